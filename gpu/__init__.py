@@ -41,6 +41,7 @@ __all__ = [
     "compile_for",
     "distributed",
     "dtypes",
+    "fft",
     "func",
     "jit",
     "kernel",
@@ -85,7 +86,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "distributed", "func", "linalg", "nn", "special"):
+    if name in ("array_api", "distributed", "fft", "func", "linalg", "nn", "special"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:

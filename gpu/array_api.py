@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.core.dtype import dtypes
-from gpu.tensor.array_api import linalg
+from gpu.tensor.array_api import fft, linalg
 from gpu.tensor.array_api.constants import e, inf, nan, newaxis, pi
 from gpu.tensor.array_api.creation import (
     arange,
@@ -214,6 +214,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flip",
     "float32",

@@ -34,6 +34,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.dtype": ("gpu.core",),
     "gpu.nn": ("gpu.tensor",),
     "gpu.array_api": ("gpu.core", "gpu.tensor"),
+    "gpu.fft": ("gpu.tensor",),
     "gpu.linalg": ("gpu.core", "gpu.tensor"),
     "gpu.special": ("gpu.tensor",),
     "gpu.func": ("gpu.tensor",),

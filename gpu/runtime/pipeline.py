@@ -16,6 +16,7 @@ from gpu.compiler.fusion.narrow_sums import narrow_sums
 from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.fusion.split_reduce import split_reductions
+from gpu.compiler.fusion.transforms import expand_transforms
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import verify as verify_graph
@@ -79,6 +80,7 @@ def plan_graph(
     def in_memory(node: Node) -> bool:
         return is_leaf(node) or node in views
 
+    roots = expand_transforms(roots, in_memory)
     roots = hoist_factors(roots, in_memory, lambda device: target_of(device).has_blocks)
     roots = narrow_sums(split_reductions(roots, in_memory, target_of), in_memory)
     # Memory that is also read as an image stays as it is: nobody knows when it is read last.

@@ -371,6 +371,14 @@ def _write(node: Node, grad: Node) -> Gradients:
     return (G.write(grad, zeros, node.attr), G.slice_(grad, ranges))
 
 
+def _fft(node: Node, grad: Node) -> Gradients:
+    """The transform is linear, and its adjoint is the transform of the other sign."""
+    axis, radices, inverse, scale = node.attr
+    factors = node.src[1] if len(node.src) > 1 else None
+    adjoint = G.fft(grad, axis, radices, factors, not inverse, scale)
+    return (adjoint, None)[: len(node.src)]
+
+
 def _custom(node: Node, grad: Node) -> Gradients:
     return tuple(customgrad.RULES[node.attr[0]](node, grad))
 
@@ -405,7 +413,8 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "random": _nothing,
     "contiguous": lambda node, grad: (grad,),
     "as_real": _nothing,
-    "interleave": lambda node, grad: (G.component(grad, 0), G.component(grad, 1)),
+    "interleave": lambda node, grad: tuple(G.places(grad, node.attr[1])),
+    "fft": _fft,
     "copy": lambda node, grad: (G.copy(grad, node.src[0].device),),
     "multi": _multi,
     "part": _part,

@@ -11,6 +11,7 @@ the result of every operation that the op table leaves open:
 - fma: the rounding of the product;
 - float sums and products, running ones too: the bound of reordering, n * eps * sum |x| (and where a
   partial result could overflow in one order but not in another, anything);
+- Fourier transforms: a few ulps of the sum of all magnitudes;
 - max and min of zeros of unlike sign: either zero;
 - the bits of a NaN under a bitcast: anything;
 - complex sums, products and quotients: each part by a few ulps of the magnitude;
@@ -227,6 +228,10 @@ def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
             size = np.abs(finite).cumsum(axis=node.attr[1])
             error = 2 * args[0].shape[node.attr[1]] * eps(accumulate_as(node.dtype)) * size
             return near(value, error + eps(node.dtype) * size, node.dtype)
+        if node.kind == "fft":
+            axis, *_, scale = node.attr
+            size = np.abs(args[0].astype(np.float64)).sum((axis, -1), keepdims=True)
+            return near(value, 2 * eps(node.dtype) * scale * size, node.dtype)
         if node.kind == "cast":
             return (
                 value if exact or node.src[0].dtype is dtypes.bool else ulps(value, 1, node.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.fft import factors_of
 from gpu.core.dtype import dtypes
 from gpu.runtime.execute import realize, storage
 from prop.graphs import on
@@ -126,6 +128,39 @@ def random_numbers(case: Case) -> Node:
     return G.random_bits(state, (case.size(30), case.size(30)))
 
 
+def side_by_side(case: Case) -> Node:
+    """Values that share what they are made of, along new axes of random places."""
+    shape = tuple(case.size(9) for _ in range(2))
+    sizes = {int(a): case.size(4) for a in sorted(case.rng.choice(4, 2, replace=False))}
+    x, y = case.array(shape, dtypes.float32), case.array(shape, dtypes.float32)
+    total = G.alu("add", x, y)
+    sources = [
+        G.alu(str(case.rng.choice(["add", "mul", "sub"])), total, (x, y)[number % 2])
+        for number in range(math.prod(sizes.values()))
+    ]
+    made = G.interleave_all(sources, sizes)
+    if case.rng.random() < 0.5:
+        return made
+    return G.alu("neg", G.places(made, sorted(sizes))[-1])
+
+
+def transform(case: Case) -> Node:
+    """A Fourier transform along a random axis, of numbers that are computed, used again."""
+    radices = [int(r) for r in case.rng.integers(2, 10, int(case.rng.integers(1, 4)))]
+    shape = [case.size(4), case.size(4), 2]
+    axis = int(case.rng.integers(2))
+    shape[axis] = math.prod(radices)
+    x = case.array(tuple(shape), dtypes.float32)
+    factors = None
+    if len(radices) > 1:
+        case.inputs["factors"] = factors_of(radices).astype(np.float32)
+        factors = G.buffer("factors", case.inputs["factors"].shape, dtypes.float32, "CPU")
+    scale = float(case.rng.choice([1.0, 0.5]))
+    inverse = bool(case.rng.random() < 0.5)
+    made = G.fft(G.alu("neg", x), axis, radices, factors, inverse, scale)
+    return made if case.rng.random() < 0.5 else G.alu("add", made, x)
+
+
 PROGRAMS: dict[str, Callable[[Case], Node]] = {
     f.__name__: f
     for f in (
@@ -140,6 +175,8 @@ PROGRAMS: dict[str, Callable[[Case], Node]] = {
         windows,
         write,
         random_numbers,
+        side_by_side,
+        transform,
     )
 }
 

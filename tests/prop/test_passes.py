@@ -16,6 +16,7 @@ import pytest
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.placement import plan_fusion
+from gpu.compiler.fusion.transforms import expand_transforms
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph.rewrite import without_custom_grads
 from gpu.compiler.ir.kernel.interp import interpret_kernel
@@ -48,7 +49,8 @@ def run_plan(
     def is_leaf(node: Node) -> bool:
         return node.kind == "buffer"
 
-    roots = without_custom_grads(roots, is_leaf)
+    shapes = [root.shape for root in roots]
+    roots = expand_transforms(without_custom_grads(roots, is_leaf), is_leaf)
     plan = plan_fusion(roots, is_leaf, has_blocks=lambda device: in_blocks)
     values: dict[Node, Array] = {}
 
@@ -61,7 +63,7 @@ def run_plan(
         values |= {root: np.zeros(root.size, root.dtype.np) for root in made}
         built = build_kernel(f"k{number}", number, plan)
         run(built, [value(node) for node in built.params])
-    return [value(root).reshape(root.shape) for root in roots]
+    return [value(root).reshape(shape) for root, shape in zip(roots, shapes, strict=True)]
 
 
 def as_built(built: BuiltKernel, arrays: list[Array]) -> None:

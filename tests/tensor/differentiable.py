@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import Tensor
+from gpu import Tensor, fft
 from gpu.compiler.ir.graph import build as G
 from tensor.reference import rng_for, torch
 from tensor.test_binary import FLOATS, NOT_BY_BOTH
@@ -97,6 +97,11 @@ CASES: dict[str, Case] = {
         lambda x, y: x.complex(y).view_as_real().exp(),
         lambda t, u: torch.view_as_real(torch.complex(t, u)).exp(),
         ((3, 4), (3, 4)),
+    ),
+    "fft": Case(
+        lambda x: fft.fft(x.view_as_complex()).view_as_real().exp(),
+        lambda t: torch.view_as_real(torch.fft.fft(torch.view_as_complex(t))).exp(),
+        ((3, 6, 2),),
     ),
     **{
         f"{row.name}-{i}": Case(row.ours, row.reference, domain=row.domain)

@@ -10,6 +10,7 @@ loops are put around them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import NamedTuple
 
 from gpu.compiler.fusion.blocks import kernel_domain
@@ -266,15 +267,18 @@ class _Builder:
     def _stores(self, root: Node) -> list[K.Update]:
         if root.kind != "interleave":
             return [self._store(root)]
-        pairs = zip(root.src, self._source_accesses(root, self.at_root), range(2), strict=True)
-        indices, mask = self.at_root
-        return [
-            self._update(
-                *(self.params[root], (flatten((*indices[:-1], expr(number)), root.shape),), None),
-                *(self.values[source, read], mask),
-            )
-            for source, (_, read), number in pairs
-        ]
+        (indices, mask), (_, axes) = self.at_root, root.attr
+        places = product(*(range(root.shape[axis]) for axis in axes))
+        reads = self._source_accesses(root, self.at_root)
+        stores = []
+        for (source, read), place in zip(reads, places, strict=True):
+            where = list(indices)
+            for axis, number in zip(axes, place, strict=True):
+                where[axis] = expr(number)
+            at = (flatten(where, root.shape),)
+            value = self.values[source, read]
+            stores.append(self._update(self.params[root], at, None, value, mask))
+        return stores
 
     def _store(self, root: Node) -> K.Update:
         if self.store:

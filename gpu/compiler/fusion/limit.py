@@ -1,4 +1,4 @@
-"""Plans whose kernels bind no more buffers than their device allows.
+"""What one kernel may have: buffers, and operations that are done inline.
 
 Devices like those of WebGPU allow a kernel some ten buffers. Where a plan has one with more, parts
 of what it computes inline are to be stored first, and the graph is planned again.
@@ -6,7 +6,7 @@ of what it computes inline are to be stored first, and the graph is planned agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from gpu.compiler.fusion.plan import Plan
@@ -51,3 +51,19 @@ def _part_of(plan: Plan, roots: Sequence[Node], most: int) -> Node | None:
         if node not in roots and node.kind not in NOT_STORED and 1 < len(buffers) < most
     ]
     return max(parts, key=lambda node: len(reads[node]), default=None)
+
+
+def most_inline(order: Sequence[Node], most: int, own_kernel: Collection[str]) -> dict[Node, int]:
+    """Of what is stored side by side, what may be done inline: `most` for each pair of values.
+
+    They are made of the same numbers, so little of it is done twice. `order` has sources first;
+    kinds of `own_kernel` begin anew.
+    """
+    found: dict[Node, int] = {}
+    for node in reversed(order):
+        if node.kind == "interleave":
+            found[node] = most * len(node.src) // 2
+        elif node not in found or node.kind in own_kernel:
+            continue
+        found.update((s, max(found[node], found.get(s, 0))) for s in node.src)
+    return found

@@ -18,7 +18,7 @@ from typing import Final
 from gpu.compiler.fusion.blocks import LARGE, Block, Domain, block_for, is_spread, kernel_domain
 from gpu.compiler.fusion.images import reductions_inline
 from gpu.compiler.fusion.inplace import Store, find_reuses, store_order
-from gpu.compiler.fusion.limit import to_store
+from gpu.compiler.fusion.limit import most_inline, to_store
 from gpu.compiler.fusion.merge import merge_outputs
 from gpu.compiler.fusion.plan import At, Plan, Root
 from gpu.compiler.fusion.region import iterations_under, loops_of, needed_region, own_element
@@ -124,6 +124,7 @@ class _Fusion:
         self.requested = frozenset(roots)
         self.outputs = {*roots, *stores, *self._read_before_writing(), *cut}
         self.cost: dict[Node, int] = {}
+        self.most_inline = most_inline(self.order, MAX_INLINE, OWN_KERNEL)
         # What each kernel, named by its output, reads of each node.
         self.reads: dict[Node, dict[Node, dict[Access, None]]] = {n: {} for n in self.order}
         self.domain: dict[Node, Domain] = {}
@@ -246,14 +247,15 @@ class _Fusion:
         """Makes `node`, or what it reads, an output if it must be or would cost too much inline."""
         inline = [s for s in node.src if not self._in_memory(s) and s.kind != "reduce"]
         own = _own_cost(node)
+        most = self.most_inline.get(node, MAX_INLINE)
         total = own + sum(self.cost[s] for s in inline if not self._in_memory(s))
-        if total > MAX_INLINE:
+        if total > most:
             # What is used several times was counted as often, but is computed once.
-            total = own + self._distinct_cost(inline)
-        if total > MAX_INLINE:
+            total = own + self._distinct_cost(inline, most)
+        if total > most:
             self.outputs |= self._where_to_cut(inline)
-            total = own + self._distinct_cost([s for s in inline if not self._in_memory(s)])
-        if total > MAX_INLINE:
+            total = own + self._distinct_cost([s for s in inline if not self._in_memory(s)], most)
+        if total > most:
             self.outputs.update(s for s in inline if s.kind not in NO_SOURCES)
             total = own
         self.cost[node] = total
@@ -266,12 +268,12 @@ class _Fusion:
             read = (s if whole else in_memory(s, self.is_leaf) for s in node.src)
             self.outputs.update(each for each in read if not self.is_leaf(each))
 
-    def _distinct_cost(self, inline: list[Node]) -> int:
-        """What computing these nodes inline costs, each node counted once; stops at the limit."""
+    def _distinct_cost(self, inline: list[Node], most: int) -> int:
+        """What computing these nodes inline costs, each node counted once; stops at `most`."""
         total = 0
         seen: set[Node] = set(inline)
         waiting = list(inline)
-        while waiting and total <= MAX_INLINE:
+        while waiting and total <= most:
             node = waiting.pop()
             total += _own_cost(node)
             new = {s for s in node.src if s.kind != "reduce" and not self._in_memory(s)} - seen
@@ -364,12 +366,16 @@ class _Fusion:
         for root, accesses in kernels.items():
             if worth_keeping and len(accesses) > 1:
                 return self._place_row(node, root)
-            if len(accesses) > MAX_READS:
+            if len(accesses) > MAX_READS and not self._shows_memory(node):
                 return False
         for root, accesses in kernels.items():
             for access in accesses:
                 self._push(node, root, access)
         return True
+
+    def _shows_memory(self, node: Node) -> bool:
+        """Whether reading `node` is reading memory at another place."""
+        return node.kind in MOVEMENT and self._in_memory(unmoved(node))
 
     def _is_worth_keeping(self, node: Node) -> bool:
         """Whether computing `node` again costs more than reading it."""

@@ -109,7 +109,10 @@ def picked(node: Node, access: Access, pick: Var) -> Access:
 
 def walked(root: Node) -> Shape:
     """What the loops of a kernel with this output go over: the shape, less what is written out."""
-    return (*root.shape[:-1], 1) if root.kind == "interleave" else root.shape
+    if root.kind != "interleave":
+        return root.shape
+    _, axes = root.attr
+    return tuple([1 if axis in axes else size for axis, size in enumerate(root.shape)])
 
 
 def domain_loops(shape: Shape, name: str) -> tuple[Var, ...]:
@@ -169,8 +172,10 @@ def source_accesses(
         yield node.src[0], picked(node, access, pick)
         yield node.src[1], access
     elif node.kind == "interleave":
+        _, axes = node.attr
+        own = tuple([index for axis, index in enumerate(indices) if axis not in axes])
         for source in node.src:
-            yield source, (indices[:-1], mask)
+            yield source, (own, mask)
     elif node.kind == "random":
         for word in range(4):
             yield node.src[0], ((expr(word),), mask)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
@@ -29,6 +29,7 @@ from gpu.compiler.lower.matrices import Matrices
 from gpu.compiler.lower.register_transpose import transpose
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
+from gpu.compiler.lower.side_by_side import filling, in_turn
 from gpu.compiler.lower.vectorize_access import join
 from gpu.compiler.lower.vectorize_access4 import quads
 from gpu.compiler.lower.warp_shuffle import Exchanger
@@ -74,6 +75,8 @@ class _Linearizer:
         self.transposes = False
         self.streamed = streamed_outputs(kernel, self.written)
         self.has_threads = count_thread_loops(kernel.body) > 0
+        # What has been emitted of the values of a statement.
+        self.memo: dict[K.Value, Inst] = {}
         # Loads of team memory that still hold.
         self.shared: dict[tuple[tuple[Inst, ...], int], Inst] = {}
 
@@ -93,7 +96,14 @@ class _Linearizer:
     # Statements.
 
     def block(self, block: K.Block) -> None:
-        for stmt in block.body:
+        waiting = list(block.body)
+        while waiting:
+            if run := self.filling(waiting):
+                for _ in self.iterations():
+                    self.store_in_turn(run)
+                del waiting[: len(run)]
+                continue
+            stmt = waiting.pop(0)
             match stmt:
                 case K.Block():
                     self.block(stmt)
@@ -116,6 +126,26 @@ class _Linearizer:
                     self.shared.clear()
                     for _ in self.iterations():
                         self.matrices.emit(stmt, self.unrolled)
+
+    def filling(self, stmts: Sequence[K.Stmt]) -> tuple[K.Update, ...]:
+        """The first of `stmts`, if their lanes fill the places between each other's."""
+        lane = self.addresses.lane
+        return filling(stmts, lane.var) if lane is not None and self.near_step > 1 else ()
+
+    def store_in_turn(self, run: Sequence[K.Update]) -> None:
+        """Stores whole vectors of what several statements store, each of which has every so many
+        elements."""
+        lane = self.addresses.lane
+        assert lane is not None
+        self.memo = {}
+        values = [self.emitter.widen(self.value(stmt.value), lane.lanes) for stmt in run]
+        buf = run[0].buf
+        first = self.addresses.first_lane(self.place(buf, run[0].indices))
+        self.shared.clear()
+        for number, vector in enumerate(in_turn(self.emitter, values)):
+            index = self.addresses.value(first + number * lane.lanes)
+            args = (self.pointers[buf], index, vector)
+            self.emitter.effect("store", buf.dtype, lane.lanes, args, (self.streams(run[0]),))
 
     def iterations(self) -> Iterator[None]:
         """Sets `unrolled` to each iteration of the written-out loops in turn."""
@@ -209,7 +239,7 @@ class _Linearizer:
         self.emitter.effect("prefetch", dtypes.bool, 1, (self.pointers[stmt.buf], index))
 
     def update(self, stmt: K.Update) -> None:
-        self.memo: dict[K.Value, Inst] = {}
+        self.memo = {}
         lane = self.addresses.lane
         for let in stmt.lets:
             self.addresses.counters[let.var] = self.bounded(let.var, self.value(let.value))

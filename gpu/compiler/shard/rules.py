@@ -309,7 +309,16 @@ def _as_complex(node: Node, args: Sequence[Sharded]) -> Sharded:
 
 
 def _interleave(node: Node, args: Sequence[Sharded]) -> Sharded:
-    return _apart(node, *_together(args))
+    axis, args = _together(args)
+    kept = [a for a in range(len(node.shape)) if a not in node.attr[1]]
+    return _apart(node, None if axis is None else kept[axis], args)
+
+
+def _fft(node: Node, args: Sequence[Sharded]) -> Sharded:
+    pairs, *factors = args
+    if pairs.axis in (node.attr[0], len(node.shape) - 1):
+        _refuse(node, pairs.axis)
+    return _apart(node, pairs.axis, [pairs, *map(replicated, factors)])
 
 
 def _multi(node: Node, args: Sequence[Sharded]) -> Sharded:
@@ -347,6 +356,7 @@ RULES: Final[dict[str, Rule]] = {
     "as_real": lambda node, args: _apart(node, args[0].axis, args),
     "as_complex": _as_complex,
     "interleave": _interleave,
+    "fft": _fft,
     "multi": _multi,
     "copy": _copy,
 }

@@ -48,8 +48,12 @@ write       ((start, step), ...)                 source, value: the region repla
 as_real     ()                                   complex numbers as pairs of floats, a last axis of
                                                  two: real and imaginary part
 as_complex  ()                                   the reverse
-interleave  (is_stored,)                         two sources as the last axis, of size 2; if 1, who
-                                                 asks for one of them reads it from memory
+interleave  (is_stored, axes)                    sources side by side along new axes of the result,
+                                                 the last of which counts fastest; if 1, who asks
+                                                 for one of them reads it from memory
+fft         (axis, radices, inverse, scale)      pairs, factors: the discrete Fourier transform of
+                                                 complex numbers, of which the last axis has the
+                                                 parts, times scale; `gpu/compiler/ir/graph/fft.py`
 random      ()                                   Threefry-2x32 bits; the source is uint32[4]: key,
                                                  then the 64-bit counter of element 0
 contiguous  (identity,)                          the source, placed in memory of its own

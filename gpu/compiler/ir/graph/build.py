@@ -6,8 +6,9 @@ the same kind merges, a movement that does nothing vanishes, constants fold.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -366,10 +367,45 @@ def interleave(first: Node, second: Node, is_stored: bool = False) -> Node:
 
     What reads one of them again reads that of memory if `is_stored`; see `component`.
     """
-    shape = (*first.shape, 2)
+    return interleave_all((first, second), {len(first.shape): 2}, is_stored)
+
+
+def interleave_all(
+    sources: Sequence[Node], sizes: Mapping[int, int], is_stored: bool = False
+) -> Node:
+    """Values of one shape and dtype side by side along new axes, which have these sizes.
+
+    The first axis of the result that is new counts slowest.
+    """
+    first = sources[0]
+    shape = list(first.shape)
+    for axis in sorted(sizes):
+        shape.insert(axis, sizes[axis])
     if 0 in shape:
-        return flat(const(0, shape, first.dtype, first.device), first, second)
-    return make("interleave", (first, second), (int(is_stored),), shape, first.dtype, first.device)
+        return flat(const(0, tuple(shape), first.dtype, first.device), *sources)
+    attr = (int(is_stored), tuple(sorted(sizes)))
+    return make("interleave", tuple(sources), attr, tuple(shape), first.dtype, first.device)
+
+
+def fft(
+    pairs: Node,
+    axis: int,
+    radices: Sequence[int],
+    factors: Node | None = None,
+    inverse: bool = False,
+    scale: float = 1.0,
+) -> Node:
+    """The Fourier transform of pairs along an axis, by passes of these radices.
+
+    `factors` are what `gpu/compiler/ir/graph/fft.py:factors_of` gives for them, None where it
+    gives none.
+    """
+    pairs = plain(pairs)
+    if 0 in pairs.shape:
+        return pairs
+    attr = (axis, tuple(radices), int(inverse), float(scale))
+    sources = (pairs,) if factors is None else (pairs, factors)
+    return make("fft", sources, attr, pairs.shape, pairs.dtype, pairs.device)
 
 
 def complex_number(re: Node, im: Node) -> Node:
@@ -411,6 +447,18 @@ def component(pairs: Node, which: int) -> Node:
         return pairs.src[which]
     ranges = [(0, size, 1) for size in pairs.shape[:-1]]
     return reshape(slice_(pairs, [*ranges, (which, 1, 1)]), pairs.shape[:-1])
+
+
+def places(x: Node, axes: Sequence[int]) -> list[Node]:
+    """What `x` has at each place of these axes, the last of which counts fastest."""
+    kept = tuple([size for axis, size in enumerate(x.shape) if axis not in axes])
+    found = []
+    for place in itertools.product(*(range(x.shape[axis]) for axis in axes)):
+        ranges = [(0, size, 1) for size in x.shape]
+        for axis, number in zip(axes, place, strict=True):
+            ranges[axis] = (number, 1, 1)
+        found.append(reshape(slice_(x, ranges), kept))
+    return found
 
 
 def random_bits(state: Node, shape: Shape) -> Node:

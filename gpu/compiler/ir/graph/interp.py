@@ -187,7 +187,18 @@ def _run_parts(node: Node, args: tuple[Array, ...]) -> Array:
 
 
 def _run_interleave(node: Node, args: tuple[Array, ...]) -> Array:
-    return np.stack(args, -1)
+    _, axes = node.attr
+    grid = [node.shape[axis] for axis in axes]
+    return np.moveaxis(np.stack(args).reshape(*grid, *args[0].shape), range(len(grid)), axes)
+
+
+def _run_fft(node: Node, args: tuple[Array, ...]) -> Array:
+    axis, _, inverse, scale = node.attr
+    numbers = args[0][..., 0] + 1j * args[0][..., 1].astype(np.float64)
+    size = node.shape[axis]
+    result = np.fft.ifft(numbers, axis=axis) * size if inverse else np.fft.fft(numbers, axis=axis)
+    pairs: Array = np.stack([result.real, result.imag], -1) * scale
+    return pairs.astype(node.dtype.np)
 
 
 def _run_same(node: Node, args: tuple[Array, ...]) -> Array:
@@ -233,6 +244,7 @@ RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "as_real": _run_parts,
     "as_complex": _run_parts,
     "interleave": _run_interleave,
+    "fft": _run_fft,
     "multi": _run_multi,
     "part": _run_part,
     **dict.fromkeys(("contiguous", "detach", "custom_grad", "copy"), _run_same),

@@ -11,6 +11,7 @@ from typing import Final
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import dimension, has_symbols, is_many, reshape_groups
+from gpu.compiler.ir.graph.fft import factor_count
 from gpu.compiler.ir.graph.hostcall import HostCall, in_pairs
 from gpu.compiler.ir.graph.node import Node, Shape
 from gpu.compiler.ir.graph.userkernel import UserKernel, results_of
@@ -324,10 +325,32 @@ def _check_parts(node: Node) -> None:
 
 def _check_interleave(node: Node) -> None:
     _same_dtype(node)
-    first, second = node.src
-    alike = first.shape == second.shape and first.dtype is second.dtype
+    _, axes = node.attr
+    first = node.src[0]
+    alike = all(each.shape == first.shape and each.dtype is first.dtype for each in node.src)
     _require(alike, node, "operands have one shape and dtype")
-    _require(node.shape == (*first.shape, 2), node, "the operands are the last axis")
+    ordered = list(axes) == sorted(set(axes)) and len(first.shape) + len(axes) == len(node.shape)
+    _require(ordered, node, "the new axes are sorted, distinct and all that is new")
+    kept = tuple([size for axis, size in enumerate(node.shape) if axis not in axes])
+    _require(kept == first.shape, node, "the other axes are those of the operands")
+    count = math.prod([node.shape[axis] for axis in axes])
+    _require(count == len(node.src), node, "there is an operand for each place of the new axes")
+
+
+def _check_fft(node: Node) -> None:
+    _check_same(node)
+    axis, radices, _, _ = node.attr
+    pairs, *factors = node.src
+    _require(0 <= axis < len(node.shape) - 1, node, "the axis is one before that of the parts")
+    _require(node.shape[-1] == 2, node, "the last axis has the parts")
+    _require(node.shape[axis] == math.prod(radices), node, "the size is the product of the radices")
+    if not node.dtype.is_float:
+        raise DTypeError(f"fft of {node.dtype}")
+    shapes = [(2, count)] if (count := factor_count(radices)) else []
+    fits = [each.shape for each in factors] == shapes
+    _require(fits, node, f"the factors have the shapes {shapes}")
+    if any(each.dtype is not pairs.dtype for each in factors):
+        raise DTypeError(f"fft of {pairs.dtype} with factors of {factors[0].dtype}")
 
 
 # For each kind, how many operands it has (-1: its attribute decides) and its rule.
@@ -356,7 +379,8 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "random": (1, _check_random),
     "as_real": (1, _check_parts),
     "as_complex": (1, _check_parts),
-    "interleave": (2, _check_interleave),
+    "interleave": (-1, _check_interleave),
+    "fft": (-1, _check_fft),
     "contiguous": (1, _check_same),
     "detach": (1, _check_same),
     "custom_grad": (-1, _check_same),

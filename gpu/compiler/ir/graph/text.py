@@ -55,7 +55,7 @@ from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.compiler.ir.graph.userkernel import Array, Source, UserKernel
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
-from gpu.core.dtype import dtype_named
+from gpu.core.dtype import dtype_named, dtypes
 from gpu.core.errors import ParseError
 
 Symbols: TypeAlias = "Mapping[str, Symbol]"
@@ -165,8 +165,14 @@ def _label(
             return f"index ({node.attr[0]})"
         case "permute":
             return f"permute ({', '.join(map(str, node.attr[0]))})"
-        case "contiguous" | "interleave":
+        case "contiguous":
             return node.kind if node.attr == (0,) else f"{node.kind} ({node.attr[0]})"
+        case "interleave":
+            is_stored, axes = node.attr
+            return f"interleave ({', '.join(map(str, (is_stored, *axes)))})"
+        case "fft":
+            axis, radices, inverse, scale = node.attr
+            return f"fft {print_scalar(scale)} ({', '.join(map(str, (axis, inverse, *radices)))})"
         case "slice" | "pad" | "write":
             axes = (":".join(map(str, axis)) for axis in node.attr)
             return f"{node.kind} ({', '.join(axes)})"
@@ -362,6 +368,24 @@ def _number_or_zero(at: Cursor, _: Symbols) -> tuple[int, ...]:
     return _counted(at, 1) if at.ahead("(") else (0,)
 
 
+def _interleave(at: Cursor, _: Symbols) -> tuple[Any, ...]:
+    is_stored, *axes = _some(at, 2)
+    return (is_stored, tuple(axes))
+
+
+def _fft(at: Cursor, _: Symbols) -> tuple[Any, ...]:
+    scale = at.literal()(dtypes.float64)
+    axis, inverse, *radices = _some(at, 3)
+    return (axis, tuple(radices), inverse, scale)
+
+
+def _some(at: Cursor, least: int) -> tuple[int, ...]:
+    numbers = _integers(at)
+    if len(numbers) < least:
+        raise at.refused(f"{least} numbers or more")
+    return numbers
+
+
 def _counted(at: Cursor, count: int) -> tuple[int, ...]:
     numbers = _integers(at)
     if len(numbers) != count:
@@ -408,7 +432,8 @@ def _part(at: Cursor, _: Symbols) -> tuple[Any, ...]:
 _ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "reduce": _reduce,
     "contiguous": _number_or_zero,
-    "interleave": _number_or_zero,
+    "interleave": _interleave,
+    "fft": _fft,
     "permute": lambda at, _: (_integers(at),),
     "skew": lambda at, _: _counted(at, 4),
     "unskew": lambda at, _: _counted(at, 4),

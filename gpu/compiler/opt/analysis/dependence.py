@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, expr
@@ -12,6 +13,9 @@ from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.kernel.tree import accesses, loads_of, walk, writes
 
 Place = tuple[Expr, Mask]
+
+# Differences of two indices that are looked at one by one.
+FEW_MEETINGS: Final = 8
 
 
 def is_independent(loop: K.Loop) -> bool:
@@ -79,9 +83,7 @@ class _Parts(NamedTuple):
 def separates(places: Iterable[Place], var: Var, inside: frozenset[Var]) -> bool:
     """Whether two values of `var` never give these indices a common value.
 
-    Let every large part be a multiple of g. Two indices that are equal have then equal values of
-    `step * var + small` modulo g; if those span less than g they are equal, and if the small parts
-    span less than `step` so are the values of `var`.
+    This is so where all indices lie close together, or where no two of them can meet.
     """
     distinct = list(dict.fromkeys(places))
     steps = {e.coeff(var) for e, _ in distinct}
@@ -92,16 +94,52 @@ def separates(places: Iterable[Place], var: Var, inside: frozenset[Var]) -> bool
     if len({p.fixed for p in parts}) != 1 or parts[0].fixed.vars & (inside | {var}):
         return False
     g = math.gcd(*(abs(factor) for p in parts for _, factor in p.large.terms))
-    small = [_modulo(p.small, g) if g else p.small for p in parts]
     masks = [mask for _, mask in distinct]
+    return _lie_close(parts, masks, expr(var) * step, step, g) or not _meet(
+        parts, masks, var.extent, step, g
+    )
+
+
+def _lie_close(
+    parts: Sequence[_Parts], masks: Sequence[Mask], moving: Expr, step: int, g: int
+) -> bool:
+    """Whether indices span too little to meet for two values of the variable that is `moving`.
+
+    Let every large part be a multiple of g. Two indices that are equal have then equal values of
+    `step * var + small` modulo g; if those span less than g they are equal, and if the small parts
+    span less than `step` so are the values of `var`.
+    """
+    small = [_modulo(p.small, g) if g else p.small for p in parts]
     still = [_bounds(s, mask) for s, mask in zip(small, masks, strict=True)]
-    moving = expr(var) * step
     whole = [_bounds(s + moving, mask) for s, mask in zip(small, masks, strict=True)]
     first = min(max(lo, low + moving.lo) for (lo, _), (low, _) in zip(whole, still, strict=True))
     last = max(min(hi, high + moving.hi) for (_, hi), (_, high) in zip(whole, still, strict=True))
     moved = max(high for _, high in still) - min(low for low, _ in still)
     window = last - first
     return moved < abs(step) and (not g or window < g)
+
+
+def _meet(parts: Sequence[_Parts], masks: Sequence[Mask], extent: int, step: int, g: int) -> bool:
+    """Whether some of these indices may be equal for two values of a variable, or too many may.
+
+    Their small parts then differ by `step * t + g * m`, t being the difference of the values.
+    """
+    common = math.gcd(step, g)
+    spans = {_bounds(p.small, mask) for p, mask in zip(parts, masks, strict=True)}
+    period = g // common
+    for (low, high), (other_low, other_high) in itertools.product(spans, repeat=2):
+        first, last = -(-(low - other_high) // common), (high - other_low) // common
+        if last - first >= FEW_MEETINGS:
+            return True
+        for multiple in range(first, last + 1):
+            if not g:
+                nearest = abs(multiple) if multiple else extent
+            else:
+                t = multiple * pow(step // common, -1, period) % period
+                nearest = min(t or period, period - t)
+            if nearest < extent:
+                return True
+    return False
 
 
 def _split(e: Expr, step: int, inside: frozenset[Var]) -> _Parts:

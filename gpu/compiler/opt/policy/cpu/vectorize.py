@@ -26,6 +26,8 @@ from gpu.compiler.targets import Target
 PARTIALS: Final = 8
 # Vectors an elementwise loop writes per round.
 ROUND: Final = 2
+# Statements of a loop from which one vector of each is enough to do, and as much as registers hold.
+FEW_STORES: Final = 4
 # Vectors of a loop from which what is left over matters little, whatever it costs.
 MOST_ROUNDS: Final = 8
 
@@ -69,7 +71,8 @@ def _best_outer(
         if loop.var.extent < fitting(lanes, loop.var.extent) or _holds_memory(loop):
             continue
         cost = sum(scattered(leaf.update, loop.var, near) for leaf in found)
-        innermost = all(leaf.loops[-1].var is loop.var for leaf in found)
+        tight = len(found) <= FEW_STORES
+        innermost = tight and all(leaf.loops[-1].var is loop.var for leaf in found)
         if best is None or cost < best[1]:
             best = (loop, cost, innermost)
     return best
