@@ -6,7 +6,17 @@
 """
 
 from gpu.core.linalgerror import LinAlgError
+from gpu.tensor.linalg.factorizations import (
+    cholesky,
+    cholesky_ex,
+    lu,
+    lu_factor,
+    lu_factor_ex,
+    qr,
+    solve_triangular,
+)
 from gpu.tensor.linalg.norms import cond, matrix_norm, norm, vector_norm
+from gpu.tensor.linalg.powers import matrix_exp, matrix_power
 from gpu.tensor.linalg.products import cross, diagonal, matmul, multi_dot, vander, vecdot
 from gpu.tensor.linalg.spectral import (
     eig,
@@ -18,22 +28,51 @@ from gpu.tensor.linalg.spectral import (
     svd,
     svdvals,
 )
+from gpu.tensor.linalg.systems import (
+    cholesky_solve,
+    det,
+    inv,
+    inv_ex,
+    lstsq,
+    lu_solve,
+    slogdet,
+    solve,
+    solve_ex,
+)
 
 __all__ = [
     "LinAlgError",
+    "cholesky",
+    "cholesky_ex",
+    "cholesky_solve",
     "cond",
     "cross",
+    "det",
     "diagonal",
     "eig",
     "eigh",
     "eigvals",
     "eigvalsh",
+    "inv",
+    "inv_ex",
+    "lstsq",
+    "lu",
+    "lu_factor",
+    "lu_factor_ex",
+    "lu_solve",
     "matmul",
+    "matrix_exp",
     "matrix_norm",
+    "matrix_power",
     "matrix_rank",
     "multi_dot",
     "norm",
     "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "solve_triangular",
     "svd",
     "svdvals",
     "vander",

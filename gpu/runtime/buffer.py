@@ -24,6 +24,14 @@ from gpu.runtime.users import note_thread
 _GONE: Final = object()
 
 
+class Status:
+    """What may be wrong with a value, which is found out when that is read."""
+
+    def verify(self) -> None:
+        """Raises an error where it is wrong."""
+        raise NotImplementedError
+
+
 class Buffer(Unpicklable):
     """`size` elements of `dtype` on `device`, allocated on first use and freed with the object.
 
@@ -34,6 +42,7 @@ class Buffer(Unpicklable):
         dtype: element type.
         size: number of elements.
         read_only: nothing may be written here, as in a file mapped for reading.
+        statuses: looked at before the contents are read.
     """
 
     __slots__ = (
@@ -45,6 +54,7 @@ class Buffer(Unpicklable):
         "dtype",
         "read_only",
         "size",
+        "statuses",
     )
 
     def __init__(self, device: str, size: int, dtype: DType):
@@ -55,6 +65,7 @@ class Buffer(Unpicklable):
         self.device, self.dtype = device, dtype
         self.size = count_of(size, "the number of a buffer's elements")
         self.read_only = False
+        self.statuses: tuple[Status, ...] = ()
         self._memory: Any = None
         self._owner: object = None
 
@@ -121,12 +132,14 @@ class Buffer(Unpicklable):
         assert self.is_writable, "memory of others is not written to"
         result = Buffer(self.device, self.size, self.dtype)
         result._memory, result._allocator = self._memory, self._allocator
+        result.statuses = self.statuses
         self._memory, self._allocator, self._owner = None, None, _GONE
         return result
 
     def duplicate(self) -> Buffer:
         """A buffer of its own with the same contents. Raises OutOfMemory."""
         result = Buffer(self.device, self.size, self.dtype)
+        result.statuses = self.statuses
         device = Device[self.device]
         device.synchronize()
         device.allocator.copy(result.memory, self.memory, self.nbytes)
@@ -171,9 +184,17 @@ class Buffer(Unpicklable):
         owner, allocator = Device[source.device].allocator, Device[self.device].allocator
         return allocator.transfer(self.memory, source.memory, nbytes, owner)
 
+    def verify(self) -> None:
+        """Raises an error where a status says that the contents are wrong."""
+        for status in self.statuses:
+            status.verify()
+        self.statuses = ()
+
     def copy_out(self) -> npt.NDArray[Any]:
-        """The contents as a fresh one-dimensional numpy array."""
+        """The contents as a fresh one-dimensional numpy array; raises as `verify`."""
         note_thread()
+        if self.statuses:
+            self.verify()
         result = host_array((self.size,), self.dtype.np)
         device = Device[self.device]
         began = time.perf_counter_ns() if config.GPU_PROFILE else 0
@@ -186,9 +207,11 @@ class Buffer(Unpicklable):
     def host_view(self) -> npt.NDArray[Any] | None:
         """The memory itself as a one-dimensional numpy array that is read-only and keeps it alive.
 
-        None where the host cannot read this device's memory in place.
+        None where the host cannot read this device's memory in place. Raises as `verify`.
         """
         note_thread()
+        if self.statuses:
+            self.verify()
         device = Device[self.device]
         address = device.allocator.host_address(self.memory)
         if address is None:

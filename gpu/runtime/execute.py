@@ -49,6 +49,7 @@ from gpu.runtime.recipe import (
     keep_on_disk,
     load,
 )
+from gpu.runtime.status import any_words, known_words, note_statuses
 from gpu.runtime.timeline import span
 from gpu.runtime.users import note_thread, touching_alone
 
@@ -141,9 +142,12 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
         _note_lines(bases, roots)
+        statuses = known_words(wanted, is_computed, storage) if any_words() else None
         try:
             watched = _watched(wanted) if "nan" in config.CHECK else None
             _run(wanted, roots, bases, released)
+            if statuses is not None:
+                note_statuses([storage(node) for node in wanted], statuses)
             if watched is not None:
                 watched.check([(node, storage(node)) for node in wanted])
         except GpuError as error:

@@ -10,18 +10,15 @@ A carry lies in two places in turn, such that the last step leaves it where its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from gpu.compiler.ir.dims import Symbol, dimension, symbol
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
-from gpu.compiler.ir.graph.body import Body, Stack
+from gpu.compiler.ir.graph.body import STEP, Body, Stack
 from gpu.compiler.ir.graph.rewrite import substitute
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-
-# The variable that is the number of the step.
-STEP: Final = "step"
 
 
 class LoopForm(NamedTuple):

@@ -15,7 +15,7 @@ from gpu.compiler.ir.dims import Symbol, find_symbols, plain, rebound
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes
-from gpu.runtime.buffer import Buffer
+from gpu.runtime.buffer import Buffer, Status
 from gpu.runtime.device import Device
 from gpu.runtime.execute import (
     Prepared,
@@ -33,6 +33,7 @@ from gpu.runtime.origins import copy_origin
 from gpu.runtime.ownership import is_only_reference
 from gpu.runtime.profile import is_profiling
 from gpu.runtime.recipe import Schedule
+from gpu.runtime.status import any_words, with_words
 from gpu.runtime.timeline import span
 from gpu.runtime.users import touching_alone
 from gpu.tensor.autodiff import reached
@@ -138,7 +139,14 @@ class Capture:
             copy_origin(node, base)
         fresh = [n for n in dict.fromkeys(bases) if not is_computed(n) and n.size]
         given = [n for n in dict.fromkeys(bases) if is_computed(n)]
+        depends = with_words(fresh, is_computed, storage)
         prepared = prepare(fresh) if fresh else None
+        place_of = {leaf: slot for slot, leaf in enumerate(prepared.leaves)} if prepared else {}
+        # Of each root the status words, and the slots of leaves, which may have more.
+        self._statuses = [
+            (each._replace(leaves=[]), [place_of[leaf] for leaf in each.leaves if leaf in place_of])
+            for each in depends
+        ]
         find = _Sources(trace, stand_ins)
         self.sources = [find(leaf) for leaf in prepared.leaves] if prepared else []
         self.given_sources = [find(node) for node in given]
@@ -274,13 +282,17 @@ class Capture:
                 find_symbols(source.handle._value.shape, symbols)
         vals = prepared.numbers(symbols)
 
+        given = [slot.statuses for slot in slots] if any_words() else None
         with span(f"replay {self._name}") if is_timed else _NOTHING:
             if schedule.writes or schedule.reuses:
                 self._run_in_place(prepared, slots, arguments, vals, before_changes)
             else:
                 self._add_slots(schedule, slots)
                 prepared.run(slots, vals)
-        return [slots[slot] for slot in schedule.outputs]
+        outputs = [slots[slot] for slot in schedule.outputs]
+        if given is not None:
+            self._note_statuses(outputs, given)
+        return outputs
 
     def _add_slots(self, schedule: Schedule, slots: list[Buffer]) -> None:
         """Memory behind that of the leaves, of which only a result's is new in each replay."""
@@ -315,6 +327,14 @@ class Capture:
         with touching_alone() if schedule.reuses else _NOTHING as alone:
             reused = schedule.reused(may_change) if alone else {}
             prepared.run_in_place(slots, reused, vals, before_changes)
+
+    def _note_statuses(
+        self, outputs: Sequence[Buffer], given: Sequence[tuple[Status, ...]]
+    ) -> None:
+        """Has results keep the status words that are theirs; `given` are those of leaves."""
+        for output, (dependence, leaves) in zip(outputs, self._statuses, strict=False):
+            theirs = (status for leaf in leaves for status in given[leaf])
+            output.statuses = (*dependence.over(outputs), *theirs)
 
     def _may_change(self, slot: int, memory: list[Buffer], arguments: list[Tensor]) -> bool:
         """Whether only the tensor that a leaf stands for, which moves on, needs its memory."""

@@ -291,7 +291,18 @@ def _power_of(node: Node, grad: Node) -> Gradients:
     return (None, G.alu("mul", grad, slope), None)
 
 
+_FACTORIZATIONS: Final = ("cholesky", "lu", "solve", "triangular", "qr_q", "qr_r", "matrix_exp")
+
+
+def _factorization(node: Node, grad: Node) -> Gradients:
+    from gpu.tensor.linalg.gradients import RULES  # only now: it needs tensors' methods
+
+    return RULES[node.attr[0]](node, grad)
+
+
 RULES: Final[dict[str, Rule]] = {
+    "checked": lambda node, grad: (grad, None),
+    **dict.fromkeys(_FACTORIZATIONS, _factorization),
     "own": lambda node, grad: (None,),
     "argument": lambda node, grad: (grad,),
     "flat": _flat,

@@ -13,6 +13,7 @@ from gpu.compiler.ir.dims import any_symbols, bound, has_symbols, upper_shape
 from gpu.compiler.ir.graph import Node, bound_node
 from gpu.compiler.ir.graph.fold import constant_of
 from gpu.runtime.execute import is_computed, storage
+from gpu.runtime.status import is_checked
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +28,7 @@ def host_view(node: Node) -> Array | None:
     """
     chain: list[Node] = []
     while node.kind != "const" and not is_computed(node):
-        if node.kind not in _MOVES:
+        if node.kind not in _MOVES or is_checked(node):
             constant = constant_of(node, is_computed)
             if constant is None:
                 return None

@@ -11,13 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from gpu.compiler.ir.dims import has_symbols
+from gpu.compiler.ir.dims import (
+    Symbol,
+    any_symbols,
+    dimension,
+    find_symbols,
+    has_symbols,
+    symbol,
+)
 from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, Shape, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.body import STEP
 from gpu.compiler.ir.graph.node import place
 from gpu.core.config import config
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError, Unsupported
 from gpu.runtime.execute import is_computed
+from gpu.runtime.status import any_words, is_checked, stacked
 from gpu.tensor.arguments import integer
 from gpu.tensor.callforms import (
     form_in_words,
@@ -32,7 +41,7 @@ from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import JitError, active, tracing_inside
 
 # What is done again in each step instead of being kept in memory: it computes nothing.
-_SHOWN: Final = MOVEMENT | {"detach"}
+_SHOWN: Final = MOVEMENT | {"as_complex", "as_real", "detach"}
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -116,14 +125,21 @@ def _traced_loop(
         sliced = [Bound(t._value, x._node) for t, x in _pairs(slices, xs) if t.numel()]
         new, ys = _checked(body(carry, slices), init, name)
         nodes = [t._node for t in (*tensors_in(new), *tensors_in(ys)) if t.numel()]
-    constants = _constants(nodes, [each.parameter for each in (*carried, *sliced)])
+    parameters = [each.parameter for each in (*carried, *sliced)]
+    order = toposort(nodes) if any_words() else []
+    told = [node for node in _changing(order, parameters) if is_checked(node)]
+    nodes += [node.src[1] for node in told]
+    constants = _constants(nodes, parameters)
     operands = [each.operand for each in (*constants, *carried, *sliced)]
     _check_place([*nodes, *operands], name)
     ys = map_tensors(ys, lambda t: t if operands and t.numel() else _repeated(t, steps))
     if not operands:
         return new, ys
     loop = make_loop(constants, carried, sliced, nodes, steps, reverse)
-    results = iter([Tensor._wrap(G.result(loop, number)) for number in range(len(nodes))])
+    found = [G.result(loop, number) for number in range(len(nodes))]
+    for node, words in zip(told, found[len(nodes) - len(told) :], strict=True):
+        found = [stacked(value, node, words, steps) for value in found]
+    results = iter(map(Tensor._wrap, found))
     new, ys = (map_tensors(v, lambda t: next(results) if t.numel() else t) for v in (new, ys))
     return new, ys
 
@@ -240,11 +256,8 @@ def _constants(results: Sequence[Node], parameters: Sequence[Node]) -> list[Boun
 
     Views of it, and constants, are part of the step.
     """
-    changing = set(parameters)
-    order = toposort(results, changing.__contains__)
-    for node in order:
-        if not changing.isdisjoint(node.src):
-            changing.add(node)
+    order = toposort(results, set(parameters).__contains__)
+    changing = _changing(order, parameters)
     found: dict[Node, None] = {}
     waiting = [s for node in order if node in changing for s in node.src if s not in changing]
     waiting += [node for node in results if node not in changing]
@@ -258,6 +271,48 @@ def _constants(results: Sequence[Node], parameters: Sequence[Node]) -> list[Boun
         seen.update(new)
         waiting += new
     return [Bound(node, node) for node in found]
+
+
+def _changing(order: Sequence[Node], parameters: Sequence[Node]) -> dict[Node, None]:
+    """The parameters of a step, and what depends on them of nodes that are given sources first.
+
+    Or on the number of the step, which places in a body of our own may have (`stepped`).
+    """
+    changing = dict.fromkeys(parameters)
+    has_steps = any_symbols()
+    for node in order:
+        if not changing.keys().isdisjoint(node.src) or (has_steps and _knows_step(node)):
+            changing[node] = None
+    return changing
+
+
+def _knows_step(node: Node) -> bool:
+    found: dict[str, Symbol] = {}
+    find_symbols((node.shape, node.attr), found)
+    return STEP in found
+
+
+def stepped(
+    body: Callable[..., tuple[tuple[Tensor, ...], Any]],
+    carry: tuple[Tensor, ...],
+    steps: int,
+    xs: Any = None,
+    reverse: bool = False,
+) -> tuple[tuple[Tensor, ...], Any]:
+    """`scan` of ``carry, y = body(number, x, *carry)``, of which `number` is that of the step.
+
+    It is a dimension: slices may begin there, and sizes depend on it. So one body does all steps of
+    what goes through a matrix block by block.
+    """
+    if config.CHECK or steps == 1:
+        found = []
+        for step in reversed(range(steps)) if reverse else range(steps):
+            carry, ys = body(step, _at(xs, step), *carry)
+            found.append(ys)
+        found = found[::-1] if reverse else found
+        return carry, _stacked(found)
+    number = dimension(symbol(STEP, 0, steps - 1, 0).as_expr)
+    return scan(lambda own, x: body(number, x, *own), carry, xs, steps, reverse)
 
 
 def _check_place(nodes: Sequence[Node], name: str) -> None:
@@ -297,10 +352,14 @@ def _step_by_step(
     for step in reversed(range(length)) if reverse else range(length):
         carry, ys = _checked(body(carry, _at(xs, step)), init, name)
         found.append(ys)
-    found = found[::-1] if reverse else found
+    return carry, _stacked(found[::-1] if reverse else found)
+
+
+def _stacked(found: Sequence[Any]) -> Any:
+    """What each step gave along a new first axis."""
     columns = zip(*(tensors_in(ys) for ys in found), strict=True)
-    stacked = iter([Tensor.stack(*column) for column in columns])
-    return carry, map_tensors(found[0], lambda _: next(stacked))
+    made = iter([Tensor.stack(*column) for column in columns])
+    return map_tensors(found[0], lambda _: next(made))
 
 
 def _in_segments(

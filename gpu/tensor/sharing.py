@@ -56,8 +56,9 @@ def follow_all(memory: Strided) -> None:
 def lend(exchange: Exchange[Any], buffer: Buffer, shape: Shape, stream: int | None) -> Strided:
     """A buffer as memory of others; it is not written any more.
 
-    Raises InvalidValue for a stream that there is not.
+    Raises InvalidValue for a stream that there is not, and as `Buffer.verify`.
     """
+    buffer.verify()
     sizes, strides = bound(shape), row_major(upper_shape(shape))
     buffer.read_only = True
     address, held = exchange.lend(buffer.memory, stream, buffer)

@@ -15,6 +15,7 @@ from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.core.errors import DTypeError, GpuError, InvalidType, InvalidValue, ShapeError
 from gpu.runtime.execute import Counters, prepare, storage
 from gpu.tensor.callforms import map_tensors, tensors_in
+from gpu.tensor.scan import stepped
 
 STATE, WIDTH, LENGTH = (3, 4), 4, 4
 generators: list[np.random.Generator] = []
@@ -414,3 +415,21 @@ def test_a_body_changes_nothing_outside() -> None:
 
     carry, _ = gpu.scan(in_place, start, x)
     assert carry.tolist() == [5.0, 8.0] and start.tolist() == [1.0, 2.0]
+
+
+def test_places_and_sizes_in_a_body_of_ours_depend_on_the_step() -> None:
+    def step(number: Any, x: Tensor, w: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        before = w[: 2 * number].sum()
+        return (w + x,), before
+
+    w = Tensor(np.arange(6, dtype=np.float32)).realize()
+    xs = Tensor(np.array([1.0, 2.0, 3.0], np.float32)).realize()
+    for reverse in (False, True):
+        (last,), sums = stepped(step, (w,), 3, xs, reverse)
+        own, expected = np.arange(6.0), np.zeros(3)
+        for number in reversed(range(3)) if reverse else range(3):
+            expected[number] = own[: 2 * number].sum()
+            own = own + number + 1
+        inputs = {w._node: w.numpy(), xs._node: xs.numpy()}
+        assert interpret([sums._node], inputs.__getitem__)[0].tolist() == expected.tolist()
+        assert (sums.tolist(), last.tolist()) == (expected.tolist(), own.tolist())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final
 
 from gpu.compiler.ir.dims import has_symbols
-from gpu.core.dtype import dtypes
+from gpu.compiler.ir.graph import build as G
+from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import DTypeError, InvalidType, ShapeError, Unsupported
+from gpu.runtime.status import checked
+from gpu.tensor.base import broadcast_shape
 from gpu.tensor.tensor import Tensor
 
 _KINDS: Final = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
@@ -30,3 +35,69 @@ def check_matrices(a: object, operation: str, square: bool = False) -> Tensor:
     if square and a.shape[-1] != a.shape[-2]:
         raise ShapeError(f"{operation} takes square matrices, this is {a._described()}")
     return a
+
+
+def check_same_kind(a: Tensor, b: Tensor, operation: str) -> None:
+    """Raises DTypeError where two operands have different dtypes."""
+    if a.dtype is not b.dtype:
+        raise DTypeError(
+            f"{operation} takes operands of one dtype, got {a.dtype.name} and {b.dtype.name}:"
+            f" cast one, as in .cast('{promote(a.dtype, b.dtype).name}')"
+        )
+
+
+def broadcast(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with the same batch. Raises ShapeError where they have none in common."""
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
+    return a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+
+
+def stacked(a: Tensor) -> Tensor:
+    """Matrices in one batch axis."""
+    return a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:])
+
+
+def flat(a: Tensor) -> Tensor:
+    """What kernels take of matrices in one batch axis: pairs for complex numbers."""
+    return a.view_as_real() if a.dtype.is_complex else a
+
+
+def unflat(x: Tensor, like: Tensor) -> Tensor:
+    """The reverse of `flat`, for numbers of the kind of `like`."""
+    return x.view_as_complex() if like.dtype.is_complex else x
+
+
+def with_status(x: Tensor, word: Tensor, operation: str, batch: Sequence[int]) -> Tensor:
+    """`x`, which tells when it is read what `word`, of one axis, says of a matrix."""
+    return Tensor._wrap(checked(x._node, word._node, operation, batch))
+
+
+def with_rule(rule: str, x: Tensor, operands: Sequence[Tensor], *numbers: int) -> Tensor:
+    """`x`, whose gradient goes to `operands` by a rule of `gpu/tensor/linalg/gradients.py`.
+
+    The nodes of rules have floats, pairs for complex numbers.
+    """
+    is_complex = x.dtype.is_complex
+    value, *nodes = (G.as_real(t._node) if t.dtype.is_complex else t._node for t in (x, *operands))
+    node = G.custom_grad(rule, value, nodes, int(is_complex), *numbers)
+    return Tensor._wrap(G.as_complex(node) if is_complex else node)
+
+
+def eye_like(a: Tensor, size: int) -> Tensor:
+    """The identity for each matrix of `a`, of its dtype and on its device."""
+    one = Tensor.eye(size, dtype=a.dtype, device=a.device)
+    return one.expand(*a.shape[:-2], size, size)
+
+
+def in_order(x: Tensor, order: Tensor) -> Tensor:
+    """Rows of matrices in an order, each from 0."""
+    places = order.unsqueeze(-1).expand(*order.shape, x.shape[-1])
+    if not x.dtype.is_complex:
+        return x.gather(-2, places)
+    pairs = x.view_as_real()
+    return pairs.gather(-3, places.unsqueeze(-1).expand(pairs.shape)).view_as_complex()
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """Conjugated and transposed."""
+    return x.mT.conj() if x.dtype.is_complex else x.mT

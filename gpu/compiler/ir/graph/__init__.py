@@ -83,9 +83,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
+from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered, rebound, symbol
 from gpu.compiler.ir.evaluate import Array
-from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.body import STEP, Body
 from gpu.compiler.ir.graph.hostcall import run_host
 from gpu.compiler.ir.graph.interp import RUN, accumulate_as
 from gpu.compiler.ir.graph.node import Node, Place, Shape, place
@@ -256,11 +256,24 @@ def _iterate(loop: Node, operands: Sequence[Array]) -> list[Array]:
     ]
     for step in reversed(range(length)) if reverse else range(length):
         own = body.bound([*constants, *carries, *(each[step] for each in slices)])
-        results = interpret(body.results, own.__getitem__)
+        results = interpret(_at_step(body, length, step), own.__getitem__)
         for whole, part in zip(stacked, (*results[body.carries :], *carries), strict=True):
             whole[step] = part
         carries = results[: body.carries]
     return [*carries, *stacked]
+
+
+def _at_step(body: Body, length: int, step: int) -> list[Node]:
+    """The results of a body, with the number of the step in places and sizes that depend on it."""
+    if not any_symbols():
+        return list(body.results)
+    number = {STEP: symbol(STEP, 0, length - 1, step)}
+    new: dict[Node, Node] = {}
+    for node in toposort(body.results):
+        sources = tuple([new[source] for source in node.src])
+        attr, shape = rebound((node.attr, node.shape), number)
+        new[node] = make(node.kind, sources, attr, shape, node.dtype, node.device)
+    return [new[result] for result in body.results]
 
 
 def _launch(kernel: UserKernel, operands: Sequence[Array]) -> list[Array]:

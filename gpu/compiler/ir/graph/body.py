@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir.graph.node import Node, Shape
 from gpu.core.dtype import DType
 from gpu.core.unpicklable import Unpicklable
+
+STEP: Final = "step"
+"""The variable that is the number of a step: a body may have places and sizes that depend on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ def rfactor(body: K.Block, axis: str, factor: int, lanes: int) -> K.Stmt:
     into_partial = update._replace(buf=partial, indices=(expr(inner),))
     moved = Substitution({loop.var: outer * factor + inner}).stmt(into_partial)
     main = around(nest[:-1], around_vars((outer, inner), moved))
-    collected = update._replace(value=K.load(partial, (expr(final),)), lets=())
+    # A partial result to which a mask let nothing come is the identity, which changes nothing.
+    collected = update._replace(value=K.load(partial, (expr(final),)), mask=ALWAYS, lets=())
     steps: list[K.Stmt] = [
         K.Alloc(partial),
         around_vars((zero,), K.Update(partial, (expr(zero),), None, identity)),
