@@ -14,6 +14,7 @@ from gpu.compiler.ir import graph
 from gpu.compiler.ir.graph import NO_SOURCES, Node, interpret, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.body import Value
+from gpu.compiler.ir.graph.fft import factors_of
 from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import Unsupported
@@ -104,6 +105,13 @@ def _kernel(d: Drawn) -> list[Node]:
     return [made._node for made in _product(Tensor._wrap(d.any((3,))), Tensor._wrap(d.any((3,))))]
 
 
+def _fourier(d: Drawn, size: int, radices: tuple[int, ...]) -> Node:
+    pairs, factors = d.any((3, size, 2)), None
+    if len(radices) > 1:
+        factors = d.buffer(factors_of(radices).astype(np.float32), F32, False)
+    return G.fft(pairs, 1, radices, factors, inverse=True, scale=0.5)
+
+
 def _host(d: Drawn) -> list[Node]:
     form = Value((3, 3), F32)
     call = HostCall("eigh", (form,), (Value((3,), F32), form))
@@ -147,7 +155,11 @@ KINDS: dict[str, Callable[[Drawn], list[Node]]] = {
     "write": lambda d: [G.write(d.any((5, 4)), d.any((2, 3)), [(1, 2), (0, 1)])],
     "as_real": lambda d: [G.as_real(d.any((3,), dtypes.complex64))],
     "as_complex": lambda d: [G.as_complex(d.any((3, 2)))],
-    "interleave": lambda d: [G.interleave(d.any((3,)), d.any((3,)))],
+    "interleave": lambda d: [
+        G.interleave(d.any((3,)), d.any((3,))),
+        G.interleave_all([d.any((3, 2)) for _ in range(6)], {0: 2, 2: 3}),
+    ],
+    "fft": lambda d: [_fourier(d, 4, (4,)), _fourier(d, 12, (4, 3))],
     "contiguous": lambda d: [G.contiguous(G.permute(d.any((3, 2)), (1, 0)), 7)],
     "detach": lambda d: [G.detach(d.any((3,)))],
     "custom_grad": _custom,

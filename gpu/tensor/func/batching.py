@@ -128,8 +128,16 @@ def _write(node: Node, batch: Batch) -> Node:
 
 
 def _interleave(node: Node, batch: Batch) -> Node:
-    first, second = map(batch.of, node.src)
-    return G.interleave(first, second, *map(bool, node.attr))
+    is_stored, axes = node.attr
+    sizes = {axis + 1: node.shape[axis] for axis in axes}
+    return G.interleave_all([*map(batch.of, node.src)], sizes, bool(is_stored))
+
+
+def _fft(node: Node, batch: Batch) -> Node:
+    axis, radices, inverse, scale = node.attr
+    pairs, *factors = node.src  # the factors follow from the size
+    own = factors[0] if factors else None
+    return G.fft(batch.of(pairs), axis + 1, radices, own, bool(inverse), scale)
 
 
 def _random(node: Node, batch: Batch) -> Node:
@@ -265,6 +273,7 @@ RULES: Final[dict[str, Rule]] = {
     "as_real": lambda node, batch: G.as_real(batch.of(node.src[0])),
     "as_complex": lambda node, batch: G.as_complex(batch.of(node.src[0])),
     "interleave": _interleave,
+    "fft": _fft,
     "random": _random,
     "contiguous": lambda node, batch: G.contiguous(batch.of(node.src[0]), *node.attr),
     "detach": lambda node, batch: G.detach(batch.of(node.src[0])),
