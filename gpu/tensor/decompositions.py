@@ -28,3 +28,14 @@ class Decompositions(Contraction):
         U, S, Vh = svd(this, full_matrices=not some)
         found: Any = (U, S, Vh.adjoint())
         return found  # type: ignore[no-any-return]
+
+    def qr(self, some: bool = True) -> tuple[Self, Self]:
+        """Q and R of ``self = Q @ R``, as `torch.Tensor.qr` gives them; Q is square unless `some`.
+
+        Raises as `gpu.linalg.qr`.
+        """
+        from gpu.tensor.linalg.factorizations import qr  # only now: few programs need it
+
+        this: Any = self
+        found: Any = tuple(qr(this, "reduced" if some else "complete"))
+        return found  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gpu
-from gpu import Device, Tensor, dtypes, jit, linalg
+from gpu import Device, Tensor, array_api, dtypes, jit, linalg
 from gpu.compiler.ir.graph import interpret
 from gpu.compiler.ir.graph.hostcall import FUNCTIONS, Function
 from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
@@ -311,6 +311,23 @@ def test_the_method_gives_v() -> None:
             judge_svd(x, U, S, V.swapaxes(-2, -1).conj())
             shapes = [tuple(t.shape) for t in torch.from_numpy(x).svd(some)]
             assert [t.shape for t in found] == shapes
+
+
+def test_the_method_of_factors() -> None:
+    x = drawn(rng_for("qr"), (2, 4, 3), "complex64")
+    for some in (True, False):
+        Q, R = (t.numpy() for t in Tensor(x).qr(some))
+        assert Q.shape == (2, 4, 3 if some else 4)
+        np.testing.assert_allclose(Q @ R, x, 0, bound(x))
+        is_orthonormal(Q, bound(x))
+
+
+def test_the_standard_has_vectors_of_one_axis_alone() -> None:
+    rng = rng_for("solve")
+    a, b = drawn(rng, (3, 2, 2), "float32"), drawn(rng, (3, 2), "float32")
+    for right in (b[0], b[:2], drawn(rng, (3, 2, 1), "float32")):
+        found = array_api.linalg.solve(Tensor(a), Tensor(right)).numpy()
+        np.testing.assert_allclose(found, np.linalg.solve(a, right), 1e-4, 1e-4)
 
 
 def test_compiled_calls_are_found_on_disk() -> None:

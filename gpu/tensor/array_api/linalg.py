@@ -5,10 +5,12 @@ Its functions are those of `gpu.linalg` with the standard's names and arguments.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gpu.core.dtype import DType
 from gpu.tensor.array_api import linear_algebra, statistical
 from gpu.tensor.array_api.arguments import Axis, tensor_of
-from gpu.tensor.linalg import norms, products, spectral
+from gpu.tensor.linalg import factorizations, norms, powers, products, spectral, systems
 from gpu.tensor.tensor import Tensor
 
 matmul = linear_algebra.matmul
@@ -17,18 +19,25 @@ tensordot = linear_algebra.tensordot
 vecdot = linear_algebra.vecdot
 
 __all__ = [
+    "cholesky",
     "cross",
+    "det",
     "diagonal",
     "eig",
     "eigh",
     "eigvals",
     "eigvalsh",
+    "inv",
     "matmul",
     "matrix_norm",
+    "matrix_power",
     "matrix_rank",
     "matrix_transpose",
     "outer",
     "pinv",
+    "qr",
+    "slogdet",
+    "solve",
     "svd",
     "svdvals",
     "tensordot",
@@ -109,3 +118,39 @@ def vector_norm(
 ) -> Tensor:
     """`gpu.linalg.vector_norm`."""
     return norms.vector_norm(tensor_of(x), ord, axis, keepdims)
+
+
+def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
+    """`gpu.linalg.cholesky`."""
+    return factorizations.cholesky(x, upper=upper)
+
+
+def det(x: Tensor, /) -> Tensor:
+    """`gpu.linalg.det`."""
+    return systems.det(x)
+
+
+def inv(x: Tensor, /) -> Tensor:
+    """`gpu.linalg.inv`."""
+    return systems.inv(x)
+
+
+def matrix_power(x: Tensor, n: int, /) -> Tensor:
+    """`gpu.linalg.matrix_power`."""
+    return powers.matrix_power(x, n)
+
+
+def qr(x: Tensor, /, *, mode: Literal["reduced", "complete"] = "reduced") -> factorizations.QR:
+    """`gpu.linalg.qr`."""
+    return factorizations.qr(x, mode)
+
+
+def slogdet(x: Tensor, /) -> systems.SLogDet:
+    """`gpu.linalg.slogdet`."""
+    return systems.slogdet(x)
+
+
+def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """`gpu.linalg.solve`, for which x2 is a vector where it has one axis, else matrices."""
+    second = tensor_of(x2, "x2")
+    return systems.solve(x1, second.unsqueeze(0) if 1 < second.ndim < x1.ndim else second)
