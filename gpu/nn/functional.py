@@ -87,7 +87,15 @@ from gpu.tensor.nn.margins import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
-from gpu.tensor.nn.norms import group_norm, instance_norm, local_response_norm
+from gpu.tensor.nn.norms import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    local_response_norm,
+    normalize,
+    rms_norm,
+)
 from gpu.tensor.nn.patches import (
     channel_shuffle,
     fold,
@@ -128,6 +136,7 @@ __all__ = [
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "batch_norm",
     "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -167,6 +176,7 @@ __all__ = [
     "interpolate",
     "kl_div",
     "l1_loss",
+    "layer_norm",
     "leaky_relu",
     "linear",
     "local_response_norm",
@@ -188,6 +198,7 @@ __all__ = [
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
     "nll_loss",
+    "normalize",
     "one_hot",
     "pad",
     "pairwise_distance",
@@ -197,6 +208,7 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "rms_norm",
     "rrelu",
     "scaled_dot_product_attention",
     "selu",

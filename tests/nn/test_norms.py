@@ -37,6 +37,42 @@ def test_group_and_instance_norms() -> None:
     )
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_norms_of_the_last_axes(shape: tuple[int, ...]) -> None:
+    rng = rng_for("last", shape)
+    x, weight, bias = rng.normal(size=(2, 3, 4)), rng.normal(size=shape), rng.normal(size=shape)
+    pairs = [
+        (
+            lambda f: lambda a, w, b: f.layer_norm(a, shape, w, b, 0.1),
+            lambda f: lambda a, w, b: f.rms_norm(a, shape, w) + b,
+        ),
+        (
+            lambda f: lambda a, w, b: f.layer_norm(a, shape) * w + b,
+            lambda f: lambda a, w, b: f.rms_norm(a, shape, None, 0.1) + f.normalize(a, 3) * w + b,
+        ),
+    ]
+    for call in (each for pair in pairs for each in pair):
+        assert_gradients(CPU, call(F), call(Theirs), [x, weight, bias], TOLERANCE)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (4, 3, 2, 2)])
+def test_batch_norm(shape: tuple[int, ...]) -> None:
+    rng = rng_for("batch", shape)
+    x, weight, bias = rng.normal(2, 3, shape), rng.normal(size=3), rng.normal(size=3)
+    means, variances = rng.normal(size=3), rng.uniform(1, 2, 3)
+    running = [Tensor(means), Tensor(variances)], [torch.tensor(means), torch.tensor(variances)]
+    for training in (True, False):
+        assert_gradients(
+            CPU,
+            lambda a, w, b, t=training: F.batch_norm(a, *running[0], w, b, t, 0.3, 0.1),
+            lambda a, w, b, t=training: Theirs.batch_norm(a, *running[1], w, b, t, 0.3, 0.1),
+            [x, weight, bias],
+            TOLERANCE,
+        )
+        for mine, other in zip(*running, strict=True):
+            np.testing.assert_allclose(mine.numpy(), other.numpy(), 1e-9)
+
+
 def test_running_statistics_of_instance_norms() -> None:
     rng = rng_for("running")
     ours, theirs = (
@@ -152,6 +188,9 @@ ROWS: Final = Tensor.ones(4, 2)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: F.layer_norm(X, (6, 2)), ShapeError, "last sizes are these"),
+        (lambda: F.batch_norm(X, None, None), InvalidValue, "running_mean and running_var are"),
+        (lambda: F.batch_norm(ROWS[:1], None, None, training=True), InvalidValue, "more than one"),
         (lambda: F.group_norm(X, 4), InvalidValue, "must divide 6 channels, got 4"),
         (lambda: F.group_norm(X, 2, Tensor.ones(3)), ShapeError, "weight must have a number"),
         (lambda: F.instance_norm(X[0]), ShapeError, r"\(batch, channels, \*spatial\)"),

@@ -3,12 +3,90 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gpu.core.dtype import accumulator
 from gpu.core.errors import InvalidValue, ShapeError
+from gpu.core.floatlimits import limits_of
 from gpu.tensor.nn.parameters import count
 from gpu.tensor.nn.pools import avg_pool2d
 from gpu.tensor.tensor import Tensor
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """`Tensor.normalize`: input over its p-norm along `dim`, or over `eps` where that is larger."""
+    return input.normalize(p, dim, eps)
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """The last axes, of `normalized_shape`, brought to mean 0 and variance 1.
+
+    `weight` and `bias` have that shape.
+    """
+    axes = _last_axes(input, normalized_shape, "layer_norm")
+    result = input.layernorm(axes, eps)
+    result = result if weight is None else result.mul(weight)
+    return result if bias is None else result.add(bias)
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """The last axes, of `normalized_shape`, over the root of their mean square plus `eps`.
+
+    Without `eps` it is the distance from 1 to the next number of input's dtype, as in torch.
+    """
+    axes = _last_axes(input, normalized_shape, "rms_norm")
+    wide = input.cast(accumulator(input.dtype))
+    small = limits_of(input.dtype).eps if eps is None else eps
+    result = wide.mul(wide.square().mean(axes, keepdim=True).add(small).rsqrt()).cast(input.dtype)
+    return result if weight is None else result.mul(weight)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Each channel brought to mean 0 and variance 1 over the batch and all spatial axes.
+
+    Args:
+        input: (batch, channels) or (batch, channels, *spatial).
+        running_mean, running_var: of shape (channels,); moved by `momentum` towards what is found
+            in training, and used in its place otherwise.
+        weight, bias: a number for each channel.
+        training: whether the statistics are those of the batch.
+        momentum: the share of what is found in the running statistics.
+        eps: what is added to the variance.
+    """
+    if input.ndim < 2:
+        raise ShapeError(f"batch_norm takes (batch, channels, *spatial), got {list(input.shape)}")
+    if not training:
+        return _by_running(input, running_mean, running_var, weight, bias, eps)
+    axes = tuple(axis for axis in range(input.ndim) if axis != 1)
+    if math.prod(input.shape[axis] for axis in axes) == 1:
+        raise InvalidValue(
+            "batch_norm in training needs more than one value of each channel, got an input of "
+            f"shape {list(input.shape)}"
+        )
+    wide = input.detach().cast(accumulator(input.dtype))
+    _move(running_mean, wide.mean(axes), momentum)
+    _move(running_var, wide.var(axes), momentum)
+    return _scaled(input.layernorm(axes, eps), weight, bias)
 
 
 def group_norm(
@@ -68,11 +146,8 @@ def instance_norm(
         )
     axes = tuple(range(2, input.ndim))
     wide = input.detach().cast(accumulator(input.dtype))
-    found = ((running_mean, wide.mean(axes)), (running_var, wide.var(axes)))
-    for running, value in found:
-        if running is not None:
-            mixed = running * (1 - momentum) + value.mean(0) * momentum
-            running.assign(mixed.cast(running.dtype))
+    _move(running_mean, wide.mean(axes).mean(0), momentum)
+    _move(running_var, wide.var(axes).mean(0), momentum)
     return _scaled(input.layernorm(axes, eps), weight, bias)
 
 
@@ -85,10 +160,26 @@ def _by_running(
     eps: float,
 ) -> Tensor:
     if mean is None or variance is None:
-        raise InvalidValue("running_mean and running_var are needed without use_input_stats")
+        raise InvalidValue("running_mean and running_var are needed where the input's are not used")
     wide = input.cast(accumulator(input.dtype))
     inverse = variance.cast(wide.dtype).add(eps).rsqrt()
     return wide.batchnorm(weight, bias, mean, inverse).cast(input.dtype)
+
+
+def _move(running: Tensor | None, found: Tensor, momentum: float) -> None:
+    """Moves a running statistic towards what was found."""
+    if running is not None:
+        running.assign((running * (1 - momentum) + found * momentum).cast(running.dtype))
+
+
+def _last_axes(input: Tensor, normalized_shape: int | Sequence[int], name: str) -> tuple[int, ...]:
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not sizes or input.shape[-len(sizes) :] != sizes:
+        raise ShapeError(
+            f"{name} over {list(sizes)} takes a tensor whose last sizes are these, got "
+            f"{list(input.shape)}"
+        )
+    return tuple(range(-len(sizes), 0))
 
 
 def local_response_norm(
