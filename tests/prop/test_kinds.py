@@ -147,8 +147,8 @@ def side_by_side(case: Case) -> Node:
 def transform(case: Case) -> Node:
     """A Fourier transform along a random axis, of numbers that are computed, used again."""
     radices = [int(r) for r in case.rng.integers(2, 10, int(case.rng.integers(1, 4)))]
-    shape = [case.size(4), case.size(4), 2]
-    axis = int(case.rng.integers(2))
+    shape = [*(2 * case.size(2) for _ in range(3)), 2]
+    axis = int(case.rng.integers(3))
     shape[axis] = math.prod(radices)
     x = case.array(tuple(shape), dtypes.float32)
     factors = None

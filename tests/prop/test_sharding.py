@@ -38,7 +38,8 @@ def spread(
             made[node] = make(node.kind, src, node.attr, node.shape, node.dtype, devices)
             continue
         count = len(devices)
-        axes = [a for a, size in enumerate(node.shape) if size and size % count == 0]
+        is_table = node.attr[0] == "factors"  # a transform's own, which each device has whole
+        axes = [a for a, n in enumerate(node.shape) if n and n % count == 0 and not is_table]
         axis = axes[int(rng.integers(len(axes)))] if axes and rng.random() < 0.8 else None
         shape = graph_shards.part_shape(node.shape, axis, count)
         value = inputs[node.attr[0]].reshape(node.shape)

@@ -114,7 +114,6 @@ def test_timing_empty_and_large_copies() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("USB+AMD", "through KFD or PCI"),
         ("AMD:HIP", "AMD:LLVM"),
         ("AMD:LLVM:gfx942", "is a gfx1100"),
     ],

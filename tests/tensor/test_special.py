@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -16,6 +15,8 @@ from gpu import Tensor, special
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
 from gpu.tensor.tracing import JitError
 from tensor.reference import Array, rng_for, torch, widest
+
+mpmath = pytest.importorskip("mpmath", reason="needs torch: module mpmath comes with it")
 
 # Where each function is drawn from; it varies there.
 DOMAINS: Final = {

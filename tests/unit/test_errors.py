@@ -19,6 +19,7 @@ import pytest
 import gpu
 from gpu.core import errors
 from gpu.core.errors import GpuError, HwTimeout, InvalidType, RmError
+from gpu.transport.asm24.tlp import Kind, Request
 from workers import fail
 
 # What each is besides a GpuError and a RuntimeError.
@@ -40,6 +41,8 @@ EXAMPLES: dict[object, Any] = {
     float: 2.5,
     bytes: b"\x01\x02",
     object: "an argument",
+    tuple[int, ...]: (3, 1),
+    Request: Request(Kind.CONFIG_READ_0, 0x100),
 }
 
 

@@ -35,11 +35,11 @@ def test_what_is_not_reached_so_is_refused(device: str, capsys: pytest.CaptureFi
     """With what is."""
     assert main(["boot", device]) == 1
     told = capsys.readouterr()
-    assert "PCI+AMD and PCI+NV" in told.out + told.err
+    assert "PCI+AMD, USB+AMD and PCI+NV" in told.out + told.err
 
 
 def test_registers_by_name_are_amds_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """In this version."""
     assert main(["regs", "PCI+NV", "get", "PMC_BOOT_0"]) == 1
     told = capsys.readouterr()
-    assert "of PCI+AMD alone" in told.out + told.err
+    assert "of AMD's cards alone" in told.out + told.err
