@@ -53,8 +53,8 @@ def machine() -> Iterator[UsbWorld]:
             *(chip, coherence, name),
             marks=() if name in QUICK and chip == "gfx1201" else pytest.mark.slow,
         )
-        for chip, coherence in (("gfx1100", "check"), ("gfx1201", "oldest"))
-        for name in NAMES
+        for chip, coherence, names in (("gfx1100", "check", QUICK), ("gfx1201", "oldest", NAMES))
+        for name in names
     ],
 )
 def test_card(chip: str, coherence: str, name: str) -> None:

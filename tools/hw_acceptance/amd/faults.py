@@ -133,8 +133,18 @@ def _nowhere(rig: AmRig) -> None:
 
 
 def _behind(rig: AmRig) -> None:
-    rig.submit_at(rig.fill, rig.out.address + _BEHIND, 7, WORDS)
+    rig.submit_at(rig.fill, _free_address(rig.out.address + _BEHIND), 7, WORDS)
     rig.fault("a store behind all buffers", r"bytes behind .*fill")
+
+
+def _free_address(address: int) -> int:
+    """From there on the first at which this process, whose addresses are the GPU's, has nothing."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    taken = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    for first, end in sorted(taken):
+        if first < address + 4 * WORDS and address < end:
+            address = end + _BEHIND
+    return address
 
 
 def _freed(rig: AmRig) -> None:
