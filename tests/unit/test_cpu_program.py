@@ -113,6 +113,26 @@ def test_launches_that_find_the_workers_asleep() -> None:
     assert array.tolist() == counted(501, 4)
 
 
+def test_workers_look_for_work_as_long_as_told_and_then_sleep() -> None:
+    """By the clock: pauses are 25 to 140 cycles long. Seen by the processor time they take."""
+    array = np.zeros(8, np.int64)
+    run = program(parallel=True, pool=Pool(2, spin=100_000_000))
+    run(array.ctypes.data)
+    before = time.process_time()
+    time.sleep(0.3)
+    looked = time.process_time() - before
+    assert looked < 0.15
+    run(array.ctypes.data)
+    before = time.process_time()
+    deadline = time.monotonic() + 60
+    # Others may have the processor: some run finds the worker looking for more than a few pauses.
+    while time.process_time() - before < 0.01 and time.monotonic() < deadline:
+        run(array.ctypes.data)
+        before = time.process_time()
+        time.sleep(0.05)
+    assert time.process_time() - before >= 0.01
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_woken_workers_are_kept_off_the_callers_processor(more: int) -> None:
     """Linux may wake them there, and they would wait until it has done its share."""

@@ -37,10 +37,9 @@ from gpu.core.once import once
 
 _log = get_logger(__name__)
 _MAX_WORKERS: Final = 4096
-# Pauses before a waiter sleeps: 80 to 200 us, as one takes 40 to 140 cycles on x86 since Skylake
-# and Zen (Agner Fog, "Instruction tables", PAUSE). That is longer than Python takes from one call
-# to the next: a wake-up costs 50 us where the host has to wake a virtual processor.
-_SPIN: Final = 4000
+# Nanoseconds before a waiter sleeps. That is longer than Python takes from one call to the next: a
+# wake-up costs 50 us where the host has to wake a virtual processor.
+_SPIN: Final = 200_000
 _EXIT_TIMEOUT: Final = 5.0  # seconds
 # Threads of a pool take no signals, so that Python's main thread is the one they interrupt; those
 # for errors of the thread itself cannot be put off.
@@ -127,7 +126,7 @@ class Pool:
     """
 
     def __init__(self, workers: int, spin: int = _SPIN):
-        """`spin` is how often a waiting thread looks before it sleeps.
+        """`spin` is how long a waiting thread looks before it sleeps, in nanoseconds.
 
         Raises InvalidValue for a number of workers that is not 1 to 4096.
         """
