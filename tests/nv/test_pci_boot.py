@@ -155,7 +155,7 @@ def test_a_card_that_was_just_plugged_in_is_waited_for(chip: str) -> None:
     """FSP is at work for half a second yet."""
     with machine(chip, settle_ns=500_000_000) as sim:
         card = take(sim)
-        is_ready = {done.name: sim.gpus[0].fsp.is_ready for done in boot.boot(card)}
+        is_ready = {done.name: sim.gpus[0].starter.is_ready for done in boot.boot(card)}
         assert list(is_ready) == NAMES
         assert not is_ready["reset"] and is_ready["ready"]
         close_card(card)
