@@ -25,7 +25,8 @@ from gpu.transport.pci.bus import HostPci
 from gpu.transport.world import World
 from simulated import own_machines
 
-CHIPS = ("gh100", "gb202")
+CHIPS = ("ga102", "ad102", "gh100", "gb202")
+WITH_FALCONS, WITH_FSP = CHIPS[:2], CHIPS[2:]
 NAMES = [step.name for step in STEPS]
 _NOP = 0  # rpc_global_enums.h
 
@@ -134,7 +135,7 @@ def why_refused(chip: str, part: str, change: Callable[[Any], Any]) -> GpuError:
     return caught.value
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", WITH_FSP)
 def test_what_fsp_refuses_is_told_by_its_code(chip: str) -> None:
     """A signature that is another's."""
     error = why_refused(chip, "fmc", lambda fmc: replace(fmc, signature=fmc.signature[::-1]))
@@ -142,7 +143,7 @@ def test_what_fsp_refuses_is_told_by_its_code(chip: str) -> None:
     assert "task 0x0 says error 0xa1 (invalid data)" in error.message
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", WITH_FSP)
 def test_what_the_fmc_refuses_is_told_by_its_code(chip: str) -> None:
     """A bootloader that is another's: the FMC leaves its code in the mailbox."""
     error = why_refused(chip, "bootloader", lambda code: replace(code, image=code.image[::-1]))
@@ -152,7 +153,7 @@ def test_what_the_fmc_refuses_is_told_by_its_code(chip: str) -> None:
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_card_that_was_just_plugged_in_is_waited_for(chip: str) -> None:
-    """FSP is at work for half a second yet."""
+    """FSP, or the card's own firmware, is at work for half a second yet."""
     with machine(chip, settle_ns=500_000_000) as sim:
         card = take(sim)
         is_ready = {done.name: sim.gpus[0].starter.is_ready for done in boot.boot(card)}

@@ -23,7 +23,7 @@ from gpu.sim.nv.pci.wprmeta import Booted
 SUSPENDED: Final = 0x80000000
 _PROM: Final = 0x300000
 _MASK, _GFW, _HANDOFF = 0x118128, 0x118234, 0x1180FC
-_DONE: Final = 0xFF
+_WORKING, _DONE = 0x80, 0xFF
 _FUSES: Final = {Engine.GSP: 0x8241C0, Engine.SEC2: 0x824140}  # ampere/ga100/dev_fuse.h
 _UCODES: Final = 16
 _DISPLAY, _VGA = 0x820C04, 0x625F04  # dev_fuse.h; disp/v04_00/dev_disp.h
@@ -39,34 +39,34 @@ class Gfw:
 
     def __init__(self, chip: Silicon, settle_ns: int = 0):
         """`settle_ns` is how long it has yet to work, as in a card just plugged in."""
-        self._chip = chip
-        regs = chip.regs
-        regs.add("NV_PGC6_AON_SECURE_SCRATCH_GROUP_05_PRIV_LEVEL_MASK", _MASK, writable=False)
+        self._clock = chip.sim.clock
+        regs, mask = chip.regs, "NV_PGC6_AON_SECURE_SCRATCH_GROUP_05_PRIV_LEVEL_MASK"
+        regs.add(mask, _MASK, read=lambda: int(self._is_shown), writable=False)
         regs.add("NV_PGC6_AON_SECURE_SCRATCH_GROUP_05(0)", _GFW, read=self._read, writable=False)
         self._start(settle_ns)
 
     @property
     def is_ready(self) -> bool:
         """Whether it is done."""
-        return self._read() & 0xFF == _DONE
+        return self._clock.now_ns >= self._done_ns
 
     def reset(self) -> None:
         """It starts anew."""
         self._start(_GFW_NS)
 
     def _start(self, delay_ns: int) -> None:
-        regs, later = self._chip.regs, self._chip.later
-        mask = "NV_PGC6_AON_SECURE_SCRATCH_GROUP_05_PRIV_LEVEL_MASK"
-        progress = partial(regs.set, "NV_PGC6_AON_SECURE_SCRATCH_GROUP_05(0)")
-        later.after(delay_ns // 2, "show its progress", partial(regs.set, mask, 1))
-        later.after(delay_ns // 2, "boot", partial(progress, 0x80))
-        later.after(delay_ns, "boot", partial(progress, _DONE))
+        now = self._clock.now_ns
+        self._shown_ns, self._done_ns = now + delay_ns // 2, now + delay_ns
+
+    @property
+    def _is_shown(self) -> bool:
+        """Whether a driver may see how far it is."""
+        return self._clock.now_ns >= self._shown_ns
 
     def _read(self) -> int:
-        regs = self._chip.regs
-        if not regs.value("NV_PGC6_AON_SECURE_SCRATCH_GROUP_05_PRIV_LEVEL_MASK") & 1:
+        if not self._is_shown:
             return LOCKED
-        return regs.value("NV_PGC6_AON_SECURE_SCRATCH_GROUP_05(0)")
+        return _DONE if self.is_ready else _WORKING
 
 
 class FalconGsp:
