@@ -54,16 +54,17 @@ class NvCard:
         self._address = address
         self._add_identity(chip)
         self.memory = Memory(chip)
+        self.rm = Rm(chip, lambda: address.domain << 32 | address.bus << 8 | address.device)
         self.starter: Fsp | Gfw
         self.gsp: Gsp | FalconGsp
         if isinstance(board.start, FalconFacts):
             self.starter = Gfw(chip, settle_ns)
-            self.gsp = FalconGsp(chip, known, self.memory.flush)
+            self.gsp = falcons = FalconGsp(chip, known, self.memory.flush)
+            falcons.on_boot = self.rm.reset
         else:
             self.starter = fsp = Fsp(chip, known, settle_ns)
             self.gsp = gsp = Gsp(chip, known)
             fsp.on_boot = partial(self._boot, gsp)
-        self.rm = Rm(chip, lambda: address.domain << 32 | address.bus << 8 | address.device)
         chip.regs.is_locked = self.gsp.is_locked
         self.gsp.on_start, self.gsp.on_doorbell = self.rm.start, self.rm.ring
         self.rm.on_unload = self.gsp.suspend

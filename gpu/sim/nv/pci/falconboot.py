@@ -74,6 +74,7 @@ class FalconGsp:
 
     Attributes:
         falcons: the two.
+        on_boot: booter has put RM there, whatever was before.
         on_start: RM starts, with what booter has found.
         on_doorbell: the driver has rung.
     """
@@ -82,6 +83,7 @@ class FalconGsp:
         """`flush` is what a reset of a falcon does."""
         self._chip = chip
         self._known = known
+        self.on_boot: Callable[[], None] = lambda: None
         self.on_start: Callable[[Booted], None] = lambda booted: None
         self.on_doorbell: Callable[[], None] = lambda: None
         rom = make_rom(chip.board)
@@ -121,6 +123,7 @@ class FalconGsp:
         self._gsp.answer(SUSPENDED)
 
     def _booted(self, booted: Booted) -> None:
+        self.on_boot()
         self._runs = True
         self._gsp.start_riscv()
         self._chip.later.after(_RM_NS, "start RM", partial(self.on_start, booted))
