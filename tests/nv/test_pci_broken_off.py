@@ -14,7 +14,7 @@ from gpu.sim.nv.pci.world import NvPciWorld
 from gpu.sim.process import SimOs
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.world import World
-from nv.test_pci_boot import CHIPS, NAMES, load_of, machine
+from nv.test_pci_boot import NAMES, WITH_FSP, load_of, machine
 
 
 def taken(sim: NvPciWorld) -> tuple[BootCard, Callable[[], object]]:
@@ -35,9 +35,12 @@ def accesses(chip: str) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("by_kill", [False, True], ids=["exception", "kill"])
+WAYS = (*((chip, by_kill) for chip in WITH_FSP for by_kill in (False, True)), ("ga102", False))
+"""Ada's boot is Ampere's with one step more, so that each has one of the two ends."""
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip,by_kill", [*WAYS, ("ad102", True)])
 def test_what_was_broken_off_boots_again(chip: str, name: str, by_kill: bool) -> None:
     """At the beginning of a step, within it, and behind it; nothing of it is left."""
     count = accesses(chip)[name]
