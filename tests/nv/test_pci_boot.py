@@ -20,6 +20,7 @@ from gpu.drivers.nv.pci.boot import STEPS, BootCard, close_card, take_card
 from gpu.drivers.nv.pci.msgq import Message
 from gpu.sim.nv.pci.gsp import FMC_ERROR
 from gpu.sim.nv.pci.rm import NOT_SUPPORTED
+from gpu.sim.nv.pci.securecode import BOOTER_ERROR, FRTS_ERROR
 from gpu.sim.nv.pci.world import NvPciWorld
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.world import World
@@ -149,6 +150,89 @@ def test_what_the_fmc_refuses_is_told_by_its_code(chip: str) -> None:
     error = why_refused(chip, "bootloader", lambda code: replace(code, image=code.image[::-1]))
     assert isinstance(error, BootError) and error.last == FMC_ERROR
     assert error.register == "GSP.FALCON_MAILBOX0"
+
+
+def boots(chip: str, seed: int) -> set[int]:
+    """A boot to its end and back: what the fuses were that it met."""
+    with machine(chip, seed=seed) as sim:
+        card = take(sim)
+        for _ in boot.boot(card):
+            pass
+        boot.leave(card)
+        card.done.remove("init")
+        close_card(card)
+        assert not sim.debug.violations
+        regs = sim.gpus[0].chip.regs
+        versions = {regs.value(f"NV_FUSE_OPT_FPF_SEC2_UCODE{n}_VERSION") for n in (3, 4)}
+        return versions | {regs.value("NV_FUSE_OPT_FPF_GSP_UCODE9_VERSION")}
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS[:1])
+def test_signatures_are_chosen_by_the_fuses(chip: str) -> None:
+    """Two versions of them at least."""
+    assert len(boots(chip, 1) | boots(chip, 2)) > 1
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS[:1])
+def test_both_ways_to_start_a_falcon_are_met(chip: str) -> None:
+    """By CPUCTL and by its alias, as each reset has it."""
+    for seed in (4, 5):
+        boots(chip, seed)
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS[1:])
+def test_memory_is_scrubbed_where_it_was_not(chip: str) -> None:
+    """And left alone where it was."""
+    before = set()
+    for seed in (1, 2, 3, 4):
+        with machine(chip, seed=seed) as sim:
+            regs, name = sim.gpus[0].chip.regs, "NV_PGC6_BSI_VPR_SECURE_SCRATCH_15"
+            if (was := regs.value(name)) in before:
+                continue
+            before.add(was)
+            card = take(sim)
+            for _ in boot.boot(card):
+                pass
+            assert regs.value(name) >> 29 == 3
+            close_card(card)
+            assert not sim.debug.violations
+    assert len(before) == 2
+
+
+def why_not(chip: str, **more: int) -> GpuError:
+    """How a boot ends in which WPR meta has other values, by so much."""
+    make = boot.make_wpr_meta
+
+    def other(*given: Any) -> Any:
+        meta = make(*given)
+        for name, value in more.items():
+            setattr(meta, name, getattr(meta, name) + value)
+        return meta
+
+    with machine(chip) as sim, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boot, "make_wpr_meta", other)
+        card = take(sim)
+        with pytest.raises(GpuError) as caught:
+            for _ in boot.boot(card):
+                pass
+        close_card(card)
+    return caught.value
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS)
+def test_what_booter_refuses_is_told_by_its_code(chip: str) -> None:
+    """A heap that reaches into the image: SEC2's mailbox says so."""
+    error = why_not(chip, gspFwHeapSize=1 << 20)
+    assert isinstance(error, BootError) and error.last == BOOTER_ERROR
+    assert error.register == "SEC2.FALCON_MAILBOX0"
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS)
+def test_what_fwsec_refuses_is_told_by_its_code(chip: str) -> None:
+    """FRTS at no place for it: a scratch register says so."""
+    error = why_not(chip, frtsOffset=0x1000)
+    assert isinstance(error, BootError) and error.last == FRTS_ERROR << 16
+    assert error.register == "VBIOS_SCRATCH[14]"
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -29,7 +29,7 @@ _FULL, _IDLE, _IMEM, _WRITE, _DMTAG = 1 << 0, 1 << 1, 1 << 4, 1 << 5, 1 << 16
 _SIZE_256: Final = 6
 _VALID, _CORE, _FETCH, _ACTIVE = 1 << 0, 1 << 4, 1 << 8, 1 << 7
 _COHERENT, _PHYSICAL, _NO_CONTEXT = 1, 1 << 2, 1 << 7
-_SCRUB_NS, _DMA_NS, _RUN_NS, _SELECT_NS = 100_000, 1_500, 8_000_000, 2_000
+_SCRUB_NS, _DMA_NS, _RUN_NS, _SELECT_NS = 100_000, 2_500, 8_000_000, 2_000
 
 
 class State(Enum):
