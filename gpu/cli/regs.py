@@ -33,26 +33,26 @@ _INDEXED: Final = re.compile(r"(\w+)\[(\d+)\]")
 
 
 class Named(NamedTuple):
-    """A register of a card; those of an array have an index."""
+    """A register of a card; of an array it has its place there."""
 
     block: NamedBlock
     name: str
-    index: int | None = None
+    place: int | None = None
 
     @property
     def title(self) -> str:
         """As it is named in all that is printed."""
-        index = "" if self.index is None else f"[{self.index}]"
+        index = "" if self.place is None else f"[{self.place}]"
         return f"{'.'.join(filter(None, (self.block.name, self.name)))}{index}"
 
     def get(self) -> Register:
         """One access."""
-        return self.block.registers.read(self.name, self.index)
+        return self.block.registers.read(self.name, self.place)
 
     def set(self, value: int) -> None:
         """One access."""
         register = self.block.registers.registers[self.name][1].parse(value)
-        self.block.registers.write(register, self.name, self.index)
+        self.block.registers.write(register, self.name, self.place)
 
 
 def _find(blocks: Sequence[NamedBlock], text: str) -> Named:
@@ -139,7 +139,9 @@ def _chosen(blocks: Sequence[NamedBlock], names: list[str], force: bool) -> Iter
 
 
 def _line(register: Named, found: Register) -> str:
-    fields = [f"{name} {field.extract(found.value):#x}" for name, field in found.fields.items()]
+    fields = [
+        f"{name} {field.extract(found.value):#x}" for name, field in type(found).fields.items()
+    ]
     head = f"{register.title} = {found.value:#010x}"
     return f"{head}  {', '.join(fields)}" if fields else head
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gpu.core.config import config
 from gpu.core.errors import FirmwareError
 from gpu.core.firmware import Wanted, load
-from gpu.drivers.nv.pci.chips import WANTED
+from gpu.drivers.nv.firmware import WANTED
 from gpu.runtime.default import Found, Look, look_at_card
 from gpu.transport.files import Looking
 from gpu.transport.machine import NVIDIA
