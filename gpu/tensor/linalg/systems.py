@@ -11,9 +11,6 @@ from gpu.core.errors import ShapeError
 from gpu.tensor.arguments import choice
 from gpu.tensor.linalg.factorizations import factored, qr, row_order, solve_triangular
 from gpu.tensor.linalg.matrices import (
-    adjoint as turned,
-)
-from gpu.tensor.linalg.matrices import (
     broadcast,
     check_matrices,
     check_same_kind,
@@ -78,7 +75,7 @@ def lu_solve(
     a, b = check_matrices(LU, "lu_solve", square=True), check_matrices(B, "lu_solve")
     check_same_kind(a, b, "lu_solve")
     if not left:
-        return turned(lu_solve(a, pivots, turned(b), adjoint=not adjoint))
+        return lu_solve(a, pivots, b.mH, adjoint=not adjoint).mH
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"lu_solve of {a._described()} and {b._described()}: sizes differ")
     a, b = broadcast(a, b)
@@ -86,8 +83,8 @@ def lu_solve(
     if not adjoint:
         lower = solve_triangular(a, in_order(b, order), upper=False, unitriangular=True)
         return solve_triangular(a, lower, upper=True)
-    upper = solve_triangular(turned(a), b, upper=False)
-    lower = solve_triangular(turned(a), upper, upper=True, unitriangular=True)
+    upper = solve_triangular(a.mH, b, upper=False)
+    lower = solve_triangular(a.mH, upper, upper=True, unitriangular=True)
     return in_order(lower, order.argsort(-1))
 
 
@@ -96,8 +93,8 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
     Raises as `solve_triangular`.
     """
-    factor = turned(L) if upper else L
-    return solve_triangular(turned(factor), solve_triangular(factor, B, upper=False), upper=True)
+    factor = L.mH if upper else L
+    return solve_triangular(factor.mH, solve_triangular(factor, B, upper=False), upper=True)
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -242,11 +239,11 @@ def _by_qr(a: Tensor, b: Tensor, share: float) -> Tensor:
     """The solution, with a status that tells of a matrix that is not of full rank."""
     rows, columns = a.shape[-2:]
     wide = columns > rows
-    q, r = qr(turned(a) if wide else a)
+    q, r = qr(a.mH if wide else a)
     if wide:
-        solution = q @ solve_triangular(turned(r), b, upper=False)
+        solution = q @ solve_triangular(r.mH, b, upper=False)
     else:
-        solution = solve_triangular(r, turned(q) @ b, upper=True)
+        solution = solve_triangular(r, q.mH @ b, upper=True)
     if not a.numel():
         return solution
     steps = min(rows, columns)
