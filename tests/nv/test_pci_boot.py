@@ -123,11 +123,11 @@ def test_calls_wrap_in_both_queues(chip: str) -> None:
         assert not sim.debug.violations
 
 
-def why_refused(chip: str, part: str, change: Callable[[Any], Any]) -> GpuError:
-    """How a boot ends in which a part of the firmware is changed behind its file's own checks."""
-    parse = getattr(boot, f"parse_{part}")
+def why_refused(chip: str, name: str, change: Callable[[Any], Any]) -> GpuError:
+    """How a boot ends in which what a function of `boot` gives is changed."""
+    make = getattr(boot, name)
     with machine(chip) as sim, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boot, f"parse_{part}", lambda *given: change(parse(*given)))
+        patch.setattr(boot, name, lambda *given: change(make(*given)))
         card = take(sim)
         with pytest.raises(GpuError) as caught:
             for _ in boot.boot(card):
@@ -139,7 +139,7 @@ def why_refused(chip: str, part: str, change: Callable[[Any], Any]) -> GpuError:
 @pytest.mark.parametrize("chip", WITH_FSP)
 def test_what_fsp_refuses_is_told_by_its_code(chip: str) -> None:
     """A signature that is another's."""
-    error = why_refused(chip, "fmc", lambda fmc: replace(fmc, signature=fmc.signature[::-1]))
+    error = why_refused(chip, "parse_fmc", lambda fmc: replace(fmc, signature=fmc.signature[::-1]))
     assert isinstance(error, FirmwareError)
     assert "task 0x0 says error 0xa1 (invalid data)" in error.message
 
@@ -147,7 +147,9 @@ def test_what_fsp_refuses_is_told_by_its_code(chip: str) -> None:
 @pytest.mark.parametrize("chip", WITH_FSP)
 def test_what_the_fmc_refuses_is_told_by_its_code(chip: str) -> None:
     """A bootloader that is another's: the FMC leaves its code in the mailbox."""
-    error = why_refused(chip, "bootloader", lambda code: replace(code, image=code.image[::-1]))
+    error = why_refused(
+        chip, "parse_bootloader", lambda code: replace(code, image=code.image[::-1])
+    )
     assert isinstance(error, BootError) and error.last == FMC_ERROR
     assert error.register == "GSP.FALCON_MAILBOX0"
 
@@ -199,30 +201,21 @@ def test_memory_is_scrubbed_where_it_was_not(chip: str) -> None:
     assert len(before) == 2
 
 
-def why_not(chip: str, **more: int) -> GpuError:
+def with_meta(chip: str, **more: int) -> GpuError:
     """How a boot ends in which WPR meta has other values, by so much."""
-    make = boot.make_wpr_meta
 
-    def other(*given: Any) -> Any:
-        meta = make(*given)
+    def change(meta: Any) -> Any:
         for name, value in more.items():
             setattr(meta, name, getattr(meta, name) + value)
         return meta
 
-    with machine(chip) as sim, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boot, "make_wpr_meta", other)
-        card = take(sim)
-        with pytest.raises(GpuError) as caught:
-            for _ in boot.boot(card):
-                pass
-        close_card(card)
-    return caught.value
+    return why_refused(chip, "make_wpr_meta", change)
 
 
 @pytest.mark.parametrize("chip", WITH_FALCONS)
 def test_what_booter_refuses_is_told_by_its_code(chip: str) -> None:
     """A heap that reaches into the image: SEC2's mailbox says so."""
-    error = why_not(chip, gspFwHeapSize=1 << 20)
+    error = with_meta(chip, gspFwHeapSize=1 << 20)
     assert isinstance(error, BootError) and error.last == BOOTER_ERROR
     assert error.register == "SEC2.FALCON_MAILBOX0"
 
@@ -230,7 +223,7 @@ def test_what_booter_refuses_is_told_by_its_code(chip: str) -> None:
 @pytest.mark.parametrize("chip", WITH_FALCONS)
 def test_what_fwsec_refuses_is_told_by_its_code(chip: str) -> None:
     """FRTS at no place for it: a scratch register says so."""
-    error = why_not(chip, frtsOffset=0x1000)
+    error = with_meta(chip, frtsOffset=0x1000)
     assert isinstance(error, BootError) and error.last == FRTS_ERROR << 16
     assert error.register == "VBIOS_SCRATCH[14]"
 
