@@ -67,10 +67,14 @@ WAYS = (*((chip, by_kill) for chip in WITH_FSP for by_kill in (False, True)), ("
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chip,by_kill", [*WAYS, ("ad102", True)])
 def test_what_was_broken_off_boots_again(chip: str, name: str, by_kill: bool) -> None:
-    """At the beginning of a step, within it, and behind it; nothing of it is left."""
+    """At the beginning of a step, within it, and behind it; nothing of it is left.
+
+    Within it alone where a boot takes long, as with falcons.
+    """
     count = accesses(chip)[name]
+    places = {0, count // 2, count} if chip in WITH_FSP else {count // 2}
     with machine(chip) as sim:
-        for at in sorted({0, count // 2, count}):
+        for at in sorted(places):
             card, kill = taken(sim)
             with pytest.raises(Broken):
                 list(walk(card, [breaking(s, at) if s.name == name else s for s in STEPS]))

@@ -82,7 +82,6 @@ class FalconGsp:
     def __init__(self, chip: Silicon, known: Known, flush: Callable[[], None]):
         """`flush` is what a reset of a falcon does."""
         self._chip = chip
-        self._known = known
         self.on_boot: Callable[[], None] = lambda: None
         self.on_start: Callable[[Booted], None] = lambda booted: None
         self.on_doorbell: Callable[[], None] = lambda: None
