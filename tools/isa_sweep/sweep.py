@@ -211,7 +211,10 @@ def _modifiers(
         return ()
     plain = _text(disassembler, form, fields)
     found = []
-    for name, width in (("neg", 3), ("abs", 3), ("neg_hi", 3)):
+    if "neg" in form.fields and "bitop3" in (_text(disassembler, form, {**fields, "neg": 1}) or ""):
+        fields = {**fields, "neg": 1, "abs": 0, "omod": 0}  # of which these are parts
+        plain, found = _text(disassembler, form, fields), ["bitop3"]
+    for name, width in (("neg", 3), ("abs", 3), ("neg_hi", 3)) if not found else ():
         if name in form.fields:
             mask = 0
             for bit in range(width):
@@ -219,10 +222,15 @@ def _modifiers(
                 if text not in (None, plain):
                     mask |= 1 << bit
             found += [f"{name}={mask}"] if mask else []
-    for name, value in (("omod", 1), ("clamp", 1), ("opsel", 1), ("opsel", 8), ("opsel_hi", 1)):
+    chosen = (("opsel", 1), ("opsel", 8), ("opsel", 4), ("opsel_hi", 1))
+    for name, value in (("omod", 1), ("clamp", 1), *chosen):
+        if name == "omod" and "bitop3" in found:
+            continue
         if name in form.fields and value < 1 << (form.fields[name][0] - form.fields[name][1] + 1):
             text = _text(disassembler, form, {**fields, name: value})
             found += [name] if text not in (None, plain) and name not in found else []
+            if "byte_sel" in (text or "") and "byte_sel" not in found:
+                found.append("byte_sel")
     return tuple(found)
 
 

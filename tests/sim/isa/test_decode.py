@@ -37,7 +37,7 @@ CHIP = "gfx1100"
 FORMS = 2400
 # LLVM writes these symbolically, with names that only an assembler needs.
 SYMBOLIC = re.compile(
-    r"s_waitcnt_depctr|s_version|s_set_gpr_idx|cvt_sr_\w+fnuz|ds_swizzle|setreg|getreg|sendmsg|s_atc_probe|s_endpgm\b|prefetch"
+    r"s_waitcnt_depctr|s_version|s_set_gpr_idx|ds_swizzle|setreg|getreg|sendmsg|s_atc_probe|s_endpgm\b|prefetch"
     r"|s_barrier_(init|join|signal)"
 )
 HALF_SCALARS = re.compile(r"s_\w*f16")
@@ -48,7 +48,7 @@ SDWA_FORMS = ("vop1", "vop2", "vopc")
 _PLACES = {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}
 
 
-FAMILIES = ("gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
+FAMILIES = ("gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 """A chip for each decode table."""
 
 
@@ -208,7 +208,8 @@ def _random_codes(rng: random.Random, chip: str) -> Iterator[tuple[str, bytes]]:
 def _random_dpp(
     rng: random.Random, opcode: Opcode, fields: dict[str, int], has_dpp8: bool
 ) -> bytes:
-    if not any(spec.field == "src0" and not spec.scalar for spec in opcode.operands):
+    first = next((spec for spec in opcode.operands if spec.field == "src0"), None)
+    if first is None or first.scalar or first.dwords > 2:  # LLVM ends at some of the wide ones
         return bytes(4)
     fields["src0"] = rng.choice((DPP16, DPP8, DPP8_FI)) if has_dpp8 else DPP16
     for name in ("src1", "src2"):  # a literal does not go with DPP
