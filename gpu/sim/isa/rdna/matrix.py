@@ -118,10 +118,10 @@ def _row(e: Emitter, slot: str, number: int) -> Value:
 
 def _spread(e: Emitter, packed: Value, lane_of: Pick) -> Value:
     """What each lane's `lane_of` has."""
-    kind = e.type("i32")
+    kind = e.type(packed.kind)
     mask = ", ".join(f"i32 {lane_of(lane)}" for lane in range(e.lanes))
     text = f"shufflevector {kind} {packed.text}, {kind} poison, <{e.lanes} x i32> <{mask}>"
-    return e.value("i32", text)
+    return e.value(packed.kind, text)
 
 
 def _lane_of_row(rows: tuple[int, ...], side: int, group: int, lane: int) -> int:
@@ -145,24 +145,26 @@ def _matrix(
     places = [layout.place(k) for k in range(layout.depth)]
 
     def build(e: Emitter) -> None:
-        registers = sorted({(half, register) for half, register, _ in places})
-        count = 1 + max(register for _, register in registers)
+        elements = sorted({(register, place) for _, register, place in places})
+        count = 1 + elements[-1][0]
         held = 3 * count // 4 if layout.six else count
         a, b = ([_row(e, slot, number) for number in range(held)] for slot in "ab")
         if layout.six:
             a, b = _bytes_of_sixes(a), _bytes_of_sixes(b)
-        columns = {
-            (half, n): _spread(e, b[n], partial(layout.column, half)) for half, n in registers
-        }
+        lefts = {where: left(a[where[0]], where[1]) for where in elements}
+        rights = {where: right(b[where[0]], where[1]) for where in elements}
+        columns = [
+            _spread(e, rights[register, place], partial(layout.column, half))
+            for half, register, place in places
+        ]
         sums = []
         for number in range(layout.sums):
             at = (number // 2, number % 2) if layout.packed else (number, 0)
             total = start(_row(e, "c", at[0]), at[1])
             lane_of = partial(_lane_of_row, layout.rows(number), layout.side)
-            rows = {(half, n): _spread(e, a[n], partial(lane_of, half)) for half, n in registers}
-            for half, register, place in places:
-                column = right(columns[half, register], place)
-                total = step(left(rows[half, register], place), column, total)
+            for (half, register, place), column in zip(places, columns, strict=True):
+                row = _spread(e, lefts[register, place], partial(lane_of, half))
+                total = step(row, column, total)
             sums.append(total)
         each = 2 if layout.packed else 1
         for number in range(layout.sums // each):
