@@ -107,7 +107,7 @@ def probe(
     form = encoding.refined(form, opcode)
     for fields in _candidates(encoding, form, opcode):
         text = _text(disassembler, form, {**fields, "op": opcode})
-        if text is not None:
+        if text is not None and (any(fields.values()) or " " not in text):
             name, _, rest = text.partition(" ")
             if name.startswith(_REFUSED):
                 return None
@@ -146,6 +146,9 @@ def _candidates(encoding: Encoding, form: Format, opcode: int) -> Iterator[dict[
                     yield found
                     if form.name == "vop3p":  # some take no halves but the usual ones
                         yield {**found, "opsel_hi": 3, "opsel_hi2": 1}
+    if form.name == "smem":  # clocks and controls of caches, which have no address
+        yield {**dict.fromkeys(fields, 0), "sdata": fields["sdata"]}
+        yield dict.fromkeys(fields, 0)
 
 
 def _operands(form: Format, fields: Mapping[str, int], text: str) -> tuple[str, ...]:
