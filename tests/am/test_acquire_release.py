@@ -1,9 +1,9 @@
 """kfdtest's AcquireRelease cases, of gfx942: what one has released, another that acquires reads.
 
-The writer's data come before its flag by a write-back of L2 and a wait; the reader, once it has seen
-the flag, invalidates what it caches before it reads them. The model has one die's caches for all, so
-that "close" are two workgroups of a dispatch, and "far" two queues. "Local" is the GPU's own
-memory, "remote" the machine's.
+The writer's data come before its flag by a write-back of L2 and a wait; the reader, once it has
+seen the flag, invalidates what it caches before it reads them. The model has one die's caches for
+all, so that "close" are two workgroups of a dispatch, and "far" two queues. "Local" is the GPU's
+own memory, "remote" the machine's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Numbers are those of retail boards: gfx1030, 1100 and 1201 as their topology shows them (Radeon RX
 6900 XT, 7900 XTX, 9070 XT), gfx942 an MI300X as one device, the others by AMD's product pages
-and amdgpu's tables (kfd_device.c, amdgpu_discovery.c, sdma_v5_2.c). Rules that derive one number from another are in `gpu.sim.amd.kfd.topology`.
+and amdgpu's tables (kfd_device.c, amdgpu_discovery.c, sdma_v5_2.c). Rules that derive one number
+from another are in `gpu.sim.amd.kfd.topology`.
 """
 
 from __future__ import annotations

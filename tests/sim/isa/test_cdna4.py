@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpu.sim.isa.faults import IllegalInstruction
-from sim.isa.asm import V, op
+from sim.isa.asm import EXEC, V, op
 from sim.isa.cdna import LANES, OUT, Array, brain, compute, drawn, operand, sums
 
 CHIP = "gfx950"
@@ -195,6 +195,28 @@ def test_rows_of_two_registers_are_swapped(span: int) -> None:
     lane = np.arange(LANES)
     odd = lane // span % 2 == 1
     want = [np.where(odd, y[lane ^ span], x), np.where(odd, y, x[lane ^ span])]
+    np.testing.assert_array_equal(run(body, x, y, results=2), want)
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 2, 3])
+def test_rows_are_swapped_among_active_lanes(chosen: int) -> None:
+    """With bit 0, FI, inactive lanes are read; with bit 1, BOUND_CTRL, they count as 0."""
+    rng = np.random.default_rng(20)
+    x, y = drawn(rng, 2, LANES)
+    low, high = (int(word) for word in drawn(rng, 2))
+    body = emit("s_mov_b32", sdst=EXEC, ssrc0=255, literal=low)
+    body += emit("s_mov_b32", sdst=EXEC + 1, ssrc0=255, literal=high)
+    body += emit("v_permlane16_swap_b32", "vop3", vdst=8, src0=V + 16, opsel=chosen)
+    body += emit("s_mov_b64", sdst=EXEC, ssrc0=193)
+    for n, register in enumerate((8, 16)):
+        body += emit("v_mov_b32", vdst=OUT + n, src0=V + register)
+    lane = np.arange(LANES)
+    active = (np.uint64(high << 32 | low) >> lane.astype(np.uint64) & np.uint64(1)).astype(bool)
+    readable = active[lane ^ 16] | bool(chosen & 1)
+    odd, want = lane // 16 % 2 == 1, []
+    for own, other, here in ((x, y, odd), (y, x, ~odd)):
+        moved = np.where(readable, other[lane ^ 16], 0 if chosen & 2 else own)
+        want.append(np.where(active & here, moved, own))
     np.testing.assert_array_equal(run(body, x, y, results=2), want)
 
 

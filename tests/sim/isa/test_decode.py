@@ -89,7 +89,10 @@ def test_known_encodings(code: str, text: str) -> None:
     [
         ("0080b5d304110214", "v_mfma_f32_16x16x32_bf16 a[0:3], v[4:7], a[8:11], a[0:3]"),
         ("0000b8d310290202", "v_mfma_i32_32x32x32_i8 v[0:15], v[16:19], v[20:23], 0"),
-        ("0004add304190244", "v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:7], v[12:17], v[0:3] cbsz:4 blgp:2"),
+        (
+            "0004add304190244",
+            "v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:7], v[12:17], v[0:3] cbsz:4 blgp:2",
+        ),
         ("0000c3d304114204", "v_smfmac_f32_16x16x128_fp8_fp8 v[0:3], v[4:7], v[8:15], v16"),
         ("050234d201050ed0", "v_bitop3_b32 v5, v1, v2, s3 bitop3:0x96"),
         ("054933d201050e24", "v_bitop3_b16 v5, v1, v2, v3 bitop3:9 op_sel:[1,0,0,1]"),

@@ -94,7 +94,9 @@ def context_sizes(chip: Chip) -> ContextSizes:
         vgprs = 0x80000
     elif version in (110000, 110001, 110501, 120000, 120001):
         vgprs = 0x60000
-    per_cu = vgprs + 0x4000 + (chip.lds_kib << 10) + 0x1000  # registers of both kinds, LDS, hardware state
+    per_cu = (
+        vgprs + 0x4000 + (chip.lds_kib << 10) + 0x1000
+    )  # registers of both kinds, LDS, hardware state
     stack = align_up(40 + waves * (12 if version >= 100100 else 8) + 8, _PAGE)
     if version // 10000 == 10:
         stack = min(stack, 0x7000)

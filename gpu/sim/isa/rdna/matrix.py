@@ -1,8 +1,8 @@
 """WMMA and MFMA: products of matrices that a wave holds together.
 
 AMD, "RDNA3 Instruction Set Architecture", section 7.9, "RDNA4 Instruction Set Architecture",
-section 7.12.2, and "CDNA3 Instruction Set Architecture", chapter 7, and CDNA4's. Sums run over k in order, each
-step fused; hardware does not say how it rounds in between.
+section 7.12.2, "CDNA3 Instruction Set Architecture", chapter 7, and CDNA4's. Sums run over k in
+order, each step fused; hardware does not say how it rounds in between.
 """
 
 from __future__ import annotations
@@ -374,7 +374,7 @@ def translate_matrix(context: Context) -> None:
     if context.wave.lanes != lanes:
         raise Untranslatable(f"{name} in waves of {context.wave.lanes} lanes has no semantics here")
     integer = "_iu" in name
-    modifiers = ("cbsz", "abid", "blgp", "clamp", "neg_hi")
+    modifiers: tuple[str, ...] = ("cbsz", "abid", "blgp", "clamp", "neg_hi")
     if "f8f6f4" in name:
         name, modifiers = f"{name}_{fields['cbsz']}_{fields['blgp']}", ("abid",)
     if any(fields.get(each) for each in modifiers) or fields.get("neg", 0) & (4 if integer else 7):

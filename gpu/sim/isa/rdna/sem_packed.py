@@ -58,9 +58,7 @@ def _shifted_bytes(lowest: int, highest: int) -> Build:
     """V_ASHR_PK: two integers shifted to the right, then limited to bytes."""
 
     def build(x: Value, y: Value, count: Value) -> Value:
-        low, high = (
-            each.ashr(count & 31).smax(lowest).smin(highest) & 0xFF for each in (x, y)
-        )
+        low, high = (each.ashr(count & 31).smax(lowest).smin(highest) & 0xFF for each in (x, y))
         return (low | high.shl(8)).to("i16")
 
     return build

@@ -8,7 +8,14 @@ from typing import Final
 
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import DPP16, LITERAL, NULL, VCC_LO, VGPR
-from gpu.sim.isa.rdna.modifiers import PLACES, ROUNDED_AT_RANDOM, chosen_byte, is_high_half, is_long, signs
+from gpu.sim.isa.rdna.modifiers import (
+    PLACES,
+    ROUNDED_AT_RANDOM,
+    chosen_byte,
+    is_high_half,
+    is_long,
+    signs,
+)
 from gpu.sim.isa.rdna.registers import register_name, register_range
 from gpu.sim.isa.rdna.table import CACHE_CONTROLS, Opcode, OperandSpec
 from gpu.sim.isa.rdna.text_scalar import scalar_words
