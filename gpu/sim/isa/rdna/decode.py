@@ -31,7 +31,7 @@ _SCALAR_FIELDS: Final = (
 """Where a scalar operand may be named."""
 SIZES_OF_FORMATS: Final = {2: 6, 3: 6, 4: 4}
 """Registers of a source of CDNA4's products of 8, 6 and 4 bits, by CBSZ and BLGP, which say its
-format: FP8 and BF8 of 8 registers, FP6, BF6, FP4 ("CDNA4 Instruction Set Architecture", MFMA)."""
+format: FP8 and BF8 of 8 registers, FP6, BF6, FP4 (LLVM's disassembler)."""
 _SOURCE_FIELDS: Final = ("src0", "src1", "src2", "ssrc0", "ssrc1", "src0x", "src0y")
 
 

@@ -284,8 +284,8 @@ def _small(mantissa: int, exponent: int) -> Element:
 def _formats() -> Iterator[tuple[str, Callable[[Emitter], None]]]:
     """CDNA4's products whose operands have a format each, of 8, 6 or 4 bits: both of as many.
 
-    Which steps a lane has where they are not, no public text tells; a sum over steps of one format
-    comes out the same.
+    Which steps a lane has where they are not was not found in a public text; a sum over steps of
+    formats that lie alike comes out the same. U
     """
     elements = {0: _eight("fp8"), 1: _eight("bf8"), 2: _small(3, 2), 3: _small(2, 3)}
     elements[4] = _small(1, 2)

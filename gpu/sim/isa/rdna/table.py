@@ -5,8 +5,8 @@ A group of the table is a line ``format operands; modifiers`` and indented lines
 the size where only a scalar may stand, ``@glc`` behind it where it is there with that bit alone;
 ``vcc``, ``imm``, ``literal``, ``offset01`` are words. Modifiers are ``neg=mask``, ``abs=mask``,
 ``neg_hi=mask`` (a bit per source), ``omod``, ``clamp``, ``opsel``, ``opsel_hi``, ``bitop3``,
-``byte_sel``. A
-table that is added to another one may have groups ``lacks format``, of opcodes that it takes away.
+``byte_sel``. A table that is added to another one may have groups ``lacks format``, of opcodes that
+it takes away.
 """
 
 from __future__ import annotations
