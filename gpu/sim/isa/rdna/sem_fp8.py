@@ -4,7 +4,8 @@ AMD, "RDNA4 Instruction Set Architecture", sections 16.8 and 16.12; OCP, "8-bit 
 Specification". E4M3 has no infinity: what overflows is NaN, and with MODE.FP16_OVFL the largest.
 
 CDNA3's are FNUZ: half as large for the same bits, without infinities and -0, whose bits are the one
-NaN (LLVM, APFloat.h, Float8E4M3FNUZ and Float8E5M2FNUZ). What overflows is NaN in both, an infinity always is.
+NaN (LLVM, APFloat.h, Float8E4M3FNUZ and Float8E5M2FNUZ). What overflows is NaN in both, an infinity
+always is.
 """
 
 from __future__ import annotations
