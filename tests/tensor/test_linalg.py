@@ -266,6 +266,17 @@ def test_steps_of_a_loop_have_statuses() -> None:
         assert caught.value.index == (1,)
 
 
+def test_gradients_of_a_loop_have_the_statuses_of_its_steps() -> None:
+    x = Tensor(SINGULAR, requires_grad=True)
+    found = gpu.scan(lambda c, a: (c + linalg.inv(a), linalg.inv(a)), Tensor.zeros(3, 3), x)
+    for value in found:
+        with pytest.raises(linalg.LinAlgError) as caught:
+            value.sum().gradient(x)[0].numpy()
+        assert caught.value.index == (1,)
+        assert caught.value.call_site is not None
+        assert "gpu.scan" in str(caught.value.call_site)
+
+
 def test_what_takes_its_memory_over_keeps_a_status() -> None:
     x = Tensor.zeros(2, 3, 3).contiguous().realize()
     x.assign(linalg.inv(Tensor(SINGULAR)))

@@ -293,6 +293,15 @@ def test_gradients_that_torch_has_not(name: str) -> None:
     np.testing.assert_allclose(slope.numpy(), around / (2 * step), 1e-6, 1e-8)
 
 
+@pytest.mark.parametrize("eps", [None, 0.0, 0.1])
+def test_the_gradient_of_logit_is_infinite_at_its_ends(eps: float | None) -> None:
+    at = [0.0, 1.0, -0.5, 1.5, 0.1, 0.9, *rng_for("logit").uniform(0, 1, 9)]
+    x, t = Tensor(at, device=CPU, requires_grad=True), torch.tensor(at, requires_grad=True)
+    torch.logit(t, eps).sum().backward()
+    found = x.logit(eps).sum().gradient(x)[0].numpy()
+    np.testing.assert_allclose(found, t.grad.numpy(), 1e-5)
+
+
 def test_what_has_no_derivative_says_so() -> None:
     a, x = (Tensor([2.0, 3.0], device=CPU, requires_grad=True) for _ in range(2))
     for name in ("gammainc", "gammaincc", "zeta"):
