@@ -95,7 +95,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 def thin_out(
     config: pytest.Config, items: list[pytest.Item], percent_of: Callable[[pytest.Item], int]
 ) -> None:
-    """Of each test function's tests, leaves so many percent of each kind and at least one.
+    """Of each test function's tests, leaves so many percent of each kind, at least one unless 0.
 
     Those of one percentage are a kind.
     """
