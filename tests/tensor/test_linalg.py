@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gpu
-from gpu import Tensor, linalg
+from gpu import Tensor, func, linalg
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError, Unsupported
 
 SHAPES = ((9, 4), (4, 9))
@@ -281,6 +281,23 @@ def test_gradients_of_a_loop_have_the_statuses_of_its_steps() -> None:
         assert caught.value.index == (1,)
         assert caught.value.call_site is not None
         assert "gpu.scan" in str(caught.value.call_site)
+
+
+def test_which_of_mapped_matrices_is_wrong_is_told() -> None:
+    x = Tensor(np.stack([SINGULAR[0], *SINGULAR])[None])
+
+    def scanned(a: Tensor) -> Tensor:
+        return gpu.scan(lambda c, x: (c + linalg.inv(x), None), Tensor.zeros(3, 3), a)[0]
+
+    for value, index in (
+        (func.vmap(linalg.inv)(x[0]), (2,)),
+        (func.vmap(func.vmap(linalg.cholesky))(x), (0, 2)),
+        (func.vmap(scanned)(x), (0, 2)),
+        (func.vmap(func.grad(lambda a: linalg.inv(a).sum()))(x[0]), (2,)),
+    ):
+        with pytest.raises(linalg.LinAlgError) as caught:
+            value.numpy()
+        assert caught.value.index == index
 
 
 def test_what_takes_its_memory_over_keeps_a_status() -> None:
