@@ -158,6 +158,7 @@ def check_units(found: Array, exact: list[Any], most: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_functions_of_two_are_exact_too(dtype: str) -> None:
     rng = rng_for("two", dtype)

@@ -103,6 +103,7 @@ NARROW = ["float16", "bfloat16", "int8", "uint8", "int16", "uint16", "bool", "fp
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_narrow_elements_are_loaded_and_stored_by_fours(dtype: str) -> None:
     whole = numbers(3, 131, 97)
@@ -124,6 +125,7 @@ def test_narrow_elements_are_loaded_and_stored_by_fours(dtype: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_of_halves(dtype: str) -> None:
     a, b = (Tensor(numbers(seed, 96, 96), device="CPU").cast(dtype).realize() for seed in (5, 6))
