@@ -35,7 +35,6 @@ def accesses(chip: str) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.sampled(34)
 @pytest.mark.parametrize("by_kill", [False, True], ids=["exception", "kill"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chip", CHIPS)

@@ -55,7 +55,6 @@ class Decoder:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(50)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_decoder_compiles_once_for_all_positions(device: str, jitted: bool) -> None:
     decoder, position = Decoder(device), Var("position", 0, POSITIONS - 1)
