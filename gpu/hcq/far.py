@@ -49,15 +49,18 @@ class FarImage:
 
 @dataclass(frozen=True, slots=True)
 class FarRing:
-    """A ring, its put pointer and its doorbell, each 8 bytes, in windows.
+    """A ring and its doorbell, of 8 bytes, in windows. Only the doorbell tells the put pointer.
 
-    Units and ``bias`` are those of `gpu.hcq.hostring.HostRing`. What is stored in ring and put
-    pointer the device sees before what is stored in the doorbell afterwards.
+    Units and ``bias`` are those of `gpu.hcq.hostring.HostRing`. ``address`` is where the device has
+    the ring; ``put`` is memory of this process. What is stored in the ring the device sees before
+    what is stored in the doorbell behind a ``flush``.
     """
 
+    address: int
     ring: Window
-    put: Window
+    put: MemoryWindow
     doorbell: Window
+    flush: Callable[[], None]
     unit: int
     bias: int
 
@@ -69,8 +72,9 @@ class FarRing:
     def publisher(self) -> Callable[[int, int, int, int, int], None]:
         """A function that is `QueuePort.publish`, for one caller at a time.
 
-        Interrupted before the value is stored it has done nothing that the device sees; behind that
-        the next doorbell rings for both.
+        Nothing is read: what waits for the device finds where it is lost. Interrupted before the
+        value is stored it has done nothing that the device sees; behind that the next doorbell
+        rings for both.
         """
         ring, put, doorbell = self.ring, self.put, self.doorbell
 
@@ -78,11 +82,12 @@ class FarRing:
             data = ctypes.string_at(words, count)
             start = position % ring.size
             ring.store(start, data[: ring.size - start])
-            ring.store(0, data[ring.size - start :])
+            if start + count > ring.size:
+                ring.store(0, data[ring.size - start :])
+            self.flush()
             written = (position + count) // self.unit
             put.write(0, 8, written)
             ctypes.c_uint64.from_address(last).value = value
             doorbell.write(0, 8, written + self.bias)
-            doorbell.read(0, 4)  # what was posted has arrived, or the device is lost
 
         return publish

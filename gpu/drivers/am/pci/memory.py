@@ -55,25 +55,25 @@ class FlushedWindow:
     """Video memory whose stores the card sees at once, as it sees those in the machine's."""
 
     def __init__(self, inner: Window, flush: Callable[[], None]):
-        """``flush`` empties the host's data path."""
-        self._inner = inner
+        """``flush`` empties the host's data path; ``inner`` is the same without that."""
+        self.inner = inner
         self._flush = flush
         self.size = inner.size
         self.read, self.load = inner.read, inner.load
 
     def write(self, offset: int, width: int, value: int) -> None:
         """As `Window.write`."""
-        self._inner.write(offset, width, value)
+        self.inner.write(offset, width, value)
         self._flush()
 
     def store(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """As `Window.store`."""
-        self._inner.store(offset, data)
+        self.inner.store(offset, data)
         self._flush()
 
     def sub(self, offset: int, size: int) -> FlushedWindow:
         """As `Window.sub`."""
-        return FlushedWindow(self._inner.sub(offset, size), self._flush)
+        return FlushedWindow(self.inner.sub(offset, size), self._flush)
 
 
 class PciMemory:

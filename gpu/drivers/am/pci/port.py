@@ -35,7 +35,7 @@ from gpu.drivers.am.pci.discovery import HwId
 from gpu.drivers.am.pci.entries import Access
 from gpu.drivers.am.pci.ip import gfx, ih, sdma
 from gpu.drivers.am.pci.ip.gmc import Hub, hubs_of
-from gpu.drivers.am.pci.memory import Allocation, PciMemory
+from gpu.drivers.am.pci.memory import Allocation, FlushedWindow, PciMemory
 from gpu.drivers.am.pci.steps import STEPS
 from gpu.drivers.am.queue import READ_POINTER, WRITE_POINTER, AmQueue, QueueKind, prepare
 from gpu.drivers.am.target import Target
@@ -161,7 +161,7 @@ class PciPort:
                 ring=ring.address,
                 size=ring.size,
                 read_pointer=pointers.address + READ_POINTER,
-                write_pointer=pointers.address + WRITE_POINTER,
+                write_pointer=self._write_pointer(pointers),
                 eop=eop.address,
                 eop_size=_EOP_SIZE,
             )
@@ -190,7 +190,7 @@ class PciPort:
                 ring=ring.address,
                 size=ring.size,
                 read_pointer=pointers.address + READ_POINTER,
-                write_pointer=pointers.address + WRITE_POINTER,
+                write_pointer=self._write_pointer(pointers),
                 doorbell=sdma.FIRST_DOORBELL + index * sdma.DOORBELLS,
             )
             undo.add(self._unload_copy, slot)
@@ -207,6 +207,10 @@ class PciPort:
             self._begin(f"closing copy queue {slot.engine}")
             sdma.close_ring(self.chip, slot.engine)
 
+    def _write_pointer(self, pointers: Allocation) -> int:
+        """Where the device may look for the write pointer; 0 where its doorbells alone tell it."""
+        return 0 if self.chip.is_far else pointers.address + WRITE_POINTER
+
     def _hold_ring(self, size: int, undo: Undo) -> tuple[Allocation, Allocation]:
         if not is_power_of_two(size) or size < 4096:
             raise InvalidValue(f"ring of {size} bytes: give a power of two from 4096 up")
@@ -222,12 +226,19 @@ class PciPort:
         """Where a queue is published; its doorbell's number is that of 8 bytes."""
         words, put = ring.window, pointers.window.sub(WRITE_POINTER, 8)
         doorbell = self.chip.doorbells.sub(_DOORBELL * number, _DOORBELL)
+        if isinstance(words, FlushedWindow):
+            return FarRing(
+                ring.address,
+                words.inner,
+                MemoryWindow.over(bytearray(_DOORBELL)),
+                *(doorbell, self.chip.post_flush, kind.unit, kind.doorbell_bias),
+            )
         if not (
             isinstance(words, MemoryWindow)
             and isinstance(put, MemoryWindow)
             and isinstance(doorbell, MemoryWindow)
         ):
-            return FarRing(words, put, doorbell, kind.unit, kind.doorbell_bias)
+            raise Unsupported(f"{self.name}: a queue in memory that is not mapped here")
         return HostRing(
             address=words.address,
             size=ring.size,

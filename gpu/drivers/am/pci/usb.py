@@ -10,8 +10,11 @@ from gpu.core.wait import PatientWaiter
 from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.port import AMD, QueueOptions, bring_up
+from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.card import Load
 from gpu.hcq.device import DeviceOptions
+from gpu.hcq.farchannel import FarChannel
+from gpu.hcq.ports import QueuePort
 from gpu.transport.asm24.find import is_stock
 from gpu.transport.asm24.function import open_function
 from gpu.transport.world import World
@@ -21,6 +24,21 @@ OPTIONS: Final = QueueOptions(
     compute_queues=1, copy_queues=1, compute_ring=1 << 14, copy_ring=1 << 14
 )
 _COMMANDS, _STAGING = 1 << 16, 1 << 18
+
+
+class UsbChannel(FarChannel):
+    """A queue over USB."""
+
+    def carries(self, port: QueuePort) -> int:
+        """As `FarChannel.carries`: a NOP of PM4 has a body of any size."""
+        far = port.far if isinstance(port, AmQueue) and port.kind is QueueKind.PM4 else None
+        return far.address if far else 0
+
+
+class UsbDevice(AmDevice):
+    """An AMD GPU behind a bridge."""
+
+    channel_type = UsbChannel
 
 
 def take_card(world: World, index: int, load: Load = load_firmware) -> Chip:
@@ -50,4 +68,4 @@ def open_usb(
         )
     device.setdefault("command_memory", _COMMANDS)
     device.setdefault("staging", _STAGING)
-    return AmDevice(bring_up(take_card(world, index, load), options), **device)
+    return UsbDevice(bring_up(take_card(world, index, load), options), **device)
