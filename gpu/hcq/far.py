@@ -49,16 +49,18 @@ class FarImage:
 
 @dataclass(frozen=True, slots=True)
 class FarRing:
-    """A ring and its doorbell, of 8 bytes, in windows. Only the doorbell tells the put pointer.
+    """A ring and its doorbell, of 8 bytes, in windows.
 
     Units and ``bias`` are those of `gpu.hcq.hostring.HostRing`. ``address`` is where the device has
-    the ring; ``put`` is memory of this process. What is stored in the ring the device sees before
-    what is stored in the doorbell behind a ``flush``.
+    the ring. ``put`` is a put pointer of this process, and ``told`` the one that the device reads
+    in memory, if it does. What is stored in the ring and there the device sees before what is
+    stored in the doorbell behind a ``flush``.
     """
 
     address: int
     ring: Window
     put: MemoryWindow
+    told: Window | None
     doorbell: Window
     flush: Callable[[], None]
     unit: int
@@ -76,7 +78,7 @@ class FarRing:
         value is stored it has done nothing that the device sees; behind that the next doorbell
         rings for both.
         """
-        ring, put, doorbell = self.ring, self.put, self.doorbell
+        ring, put, told, doorbell = self.ring, self.put, self.told, self.doorbell
 
         def publish(position: int, words: int, count: int, last: int, value: int, /) -> None:
             data = ctypes.string_at(words, count)
@@ -84,9 +86,13 @@ class FarRing:
             ring.store(start, data[: ring.size - start])
             if start + count > ring.size:
                 ring.store(0, data[ring.size - start :])
-            self.flush()
             written = (position + count) // self.unit
+            if told is not None and (written ^ put.read(0, 8)) >> 32:
+                told.write(0, 8, written)
+            elif told is not None:
+                told.write(0, 4, written & 0xFFFF_FFFF)
             put.write(0, 8, written)
+            self.flush()
             ctypes.c_uint64.from_address(last).value = value
             doorbell.write(0, 8, written + self.bias)
 

@@ -1,13 +1,15 @@
 """The PCI Express link behind a bridge: training, and accesses of which each is answered or raised.
 
 A read of 8 bytes is two requests, the low dword first. Long copies are streams of dwords, which
-tell nobody whether they arrived: a single read behind each says whether the card still answers;
-behind a short one that writes it may be a later one, of whoever waits for the card. Before the first stream into a range one read there must have been answered (`Link.load`).
+tell nobody whether they arrived: a single read behind each says whether the card still answers.
+Behind a short one that writes it may be a later one, of whoever waits for the card. Before the
+first stream into a range one read there must have been answered (`Link.load`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -46,6 +48,7 @@ class Link:
     def __init__(self, bridge: Bridge, waiter: Waiter):
         self.bridge = bridge
         self._waiter = waiter
+        self.lock = threading.RLock()  # of what takes several transfers
         self._lost = ""
         self._unread = 0  # streams since the card last answered
 
@@ -75,7 +78,8 @@ class Link:
             ) from error
 
     def _state(self) -> int:
-        return self.bridge.read(LINK_STATE, 1)[0]
+        with self.lock:
+            return self.bridge.read(LINK_STATE, 1)[0]
 
     def check(self) -> None:
         """Raises DeviceLost where the link is down, or was found to be."""
@@ -145,7 +149,8 @@ class Link:
         if self._lost:
             raise DeviceLost(self._lost)
         for _ in range(_TRIES):
-            done = self.bridge.request(request)
+            with self.lock:
+                done = self.bridge.request(request)
             if not done.failed:
                 break
             self._pause()
@@ -212,7 +217,8 @@ class Link:
             raise DeviceLost(self._lost)
         self._unread += 1
         try:
-            return stream(address, what)
+            with self.lock:
+                return stream(address, what)
         except DeviceLost as error:
             self._lost = error.message
             raise

@@ -15,11 +15,11 @@ from gpu.core.bits import align_down, align_up
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.pagetable import Change, PageTable
 from gpu.core.tlsf import Tlsf
-from gpu.core.window import MemoryWindow, Window
+from gpu.core.window import MemoryWindow, TrappedWindow, Window
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.entries import HUGE_PAGE, PAGE, ROOT, Access, format_of
 from gpu.drivers.am.pci.ip.gmc import Hub
-from gpu.drivers.am.pci.vram import VramTables
+from gpu.drivers.am.pci.vram import FarTables, VramTables
 from gpu.drivers.cleanup import Undo
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
 from gpu.hcq.symbol import GpuVA
@@ -85,8 +85,9 @@ class PciMemory:
         self._hub = hub
         self._vmid = vmid
         self._space = Tlsf(BASE, _SIZE, PAGE)
-        tables = VramTables(chip.vram, chip.pa_base)
-        self._table = PageTable(tables, format_of(chip.gc), ROOT)
+        tables = FarTables if chip.is_far else VramTables
+        self._tables = tables(chip.vram, chip.pa_base)
+        self._table = PageTable(self._tables, format_of(chip.gc), ROOT)
         self._live: dict[int, Allocation] = {}
         self._of: dict[Memory, Allocation] = {}
         self._freed: deque[Allocation] = deque(maxlen=_REMEMBERED)
@@ -99,6 +100,7 @@ class PciMemory:
 
     def begin(self) -> None:
         """Has the hub translate by these tables."""
+        self._tables.send()
         self._chip.flush_hdp()
         self._hub.set_context(self._vmid, self._table.root)
         self._invalidate()
@@ -194,6 +196,12 @@ class PciMemory:
             undo.add(memory.close)
             return self._map_pieces(memory, size, _SHARED | access, label, undo)
 
+    def hold_bus(self, place: int, size: int, label: str) -> Allocation:
+        """Memory of somebody else's on the bus, whole pages; not reached through its window."""
+        with Undo() as undo:
+            window = TrappedWindow(size, _no_read, _no_write)
+            return self._map([(place, size)], size, _SHARED, label, window, undo)
+
     def _map_pieces(
         self, memory: DmaMemory, size: int, access: Access, label: str, undo: Undo
     ) -> Allocation:
@@ -220,6 +228,7 @@ class PciMemory:
             self._table.map(at, place, count, int(access))
             undo.add(self._unmap, at, count)
             at += count
+        self._tables.send()
         self._chip.flush_hdp()
         self._invalidate()  # an entry that was not there may be remembered as such
         held = Allocation(address, size, label, window)
@@ -229,6 +238,7 @@ class PciMemory:
 
     def _unmap(self, address: int, size: int) -> None:
         change: Change = self._table.unmap(address, size)
+        self._tables.send()
         self._chip.flush_hdp()
         self._invalidate()
         self._table.release(change)
@@ -291,6 +301,14 @@ class PciMemory:
             return None
         start = address - near.address
         return near.window.load(start, size) if start + size <= near.size else None
+
+
+def _no_read(offset: int, width: int) -> int:
+    raise Unsupported(f"memory on the bus, at {offset:#x}: the card reaches it, this process not")
+
+
+def _no_write(offset: int, width: int, value: int) -> None:
+    _no_read(offset, width)
 
 
 def _whole(size: int) -> tuple[int, int]:

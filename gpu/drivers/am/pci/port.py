@@ -161,7 +161,9 @@ class PciPort:
                 ring=ring.address,
                 size=ring.size,
                 read_pointer=pointers.address + READ_POINTER,
-                write_pointer=self._write_pointer(pointers),
+                # Linux has it read only when a queue comes back (CP_PQ_WPTR_POLL_CNTL1 in
+                # hqd_load_v11): over USB the doorbell alone tells it, which saves a transfer.
+                write_pointer=0 if self.chip.is_far else pointers.address + WRITE_POINTER,
                 eop=eop.address,
                 eop_size=_EOP_SIZE,
             )
@@ -190,7 +192,7 @@ class PciPort:
                 ring=ring.address,
                 size=ring.size,
                 read_pointer=pointers.address + READ_POINTER,
-                write_pointer=self._write_pointer(pointers),
+                write_pointer=pointers.address + WRITE_POINTER,
                 doorbell=sdma.FIRST_DOORBELL + index * sdma.DOORBELLS,
             )
             undo.add(self._unload_copy, slot)
@@ -207,10 +209,6 @@ class PciPort:
             self._begin(f"closing copy queue {slot.engine}")
             sdma.close_ring(self.chip, slot.engine)
 
-    def _write_pointer(self, pointers: Allocation) -> int:
-        """Where the device may look for the write pointer; 0 where its doorbells alone tell it."""
-        return 0 if self.chip.is_far else pointers.address + WRITE_POINTER
-
     def _hold_ring(self, size: int, undo: Undo) -> tuple[Allocation, Allocation]:
         if not is_power_of_two(size) or size < 4096:
             raise InvalidValue(f"ring of {size} bytes: give a power of two from 4096 up")
@@ -224,15 +222,15 @@ class PciPort:
         self, kind: QueueKind, ring: Allocation, pointers: Allocation, number: int
     ) -> HostRing | FarRing:
         """Where a queue is published; its doorbell's number is that of 8 bytes."""
-        words, put = ring.window, pointers.window.sub(WRITE_POINTER, 8)
+        words, page = ring.window, pointers.window
         doorbell = self.chip.doorbells.sub(_DOORBELL * number, _DOORBELL)
-        if isinstance(words, FlushedWindow):
+        if isinstance(words, FlushedWindow) and isinstance(page, FlushedWindow):
+            told = None if kind is QueueKind.PM4 else page.inner.sub(WRITE_POINTER, 8)
             return FarRing(
-                ring.address,
-                words.inner,
-                MemoryWindow.over(bytearray(_DOORBELL)),
-                *(doorbell, self.chip.post_flush, kind.unit, kind.doorbell_bias),
+                *(ring.address, words.inner, MemoryWindow.over(bytearray(8)), told, doorbell),
+                *(self.chip.post_flush, kind.unit, kind.doorbell_bias),
             )
+        put = page.sub(WRITE_POINTER, 8)
         if not (
             isinstance(words, MemoryWindow)
             and isinstance(put, MemoryWindow)

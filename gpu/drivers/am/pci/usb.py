@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Unpack
 
 from gpu.core.errors import Unsupported
@@ -9,14 +10,16 @@ from gpu.core.firmware import load as load_firmware
 from gpu.core.wait import PatientWaiter
 from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.pci.chip import Chip
-from gpu.drivers.am.pci.port import AMD, QueueOptions, bring_up
+from gpu.drivers.am.pci.port import AMD, PciPort, QueueOptions, bring_up
+from gpu.drivers.am.pci.sectors import SectorAllocator
 from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.card import Load
 from gpu.hcq.device import DeviceOptions
 from gpu.hcq.farchannel import FarChannel
 from gpu.hcq.ports import QueuePort
 from gpu.transport.asm24.find import is_stock
-from gpu.transport.asm24.function import open_function
+from gpu.transport.asm24.function import UsbFunction, open_function
+from gpu.transport.asm24.sram import Sram
 from gpu.transport.world import World
 
 # Each byte of these is written by the host at first, at 3.6 MB/s.
@@ -40,12 +43,28 @@ class UsbDevice(AmDevice):
 
     channel_type = UsbChannel
 
+    def __init__(self, port: PciPort, sram: Sram, **options: Unpack[DeviceOptions]):
+        """``sram`` is the bridge's, for copies."""
+        super().__init__(port, **options)
+        staging = options.get("staging", _STAGING)
+        self.allocator = SectorAllocator(self, port.memory, sram, staging, self._wait_for)
+
+    def _wait_for(self, read: Callable[[], int], value: int, what: str) -> None:
+        self._wait(read, value, f"{self.name}: {what}", None)
+
 
 def take_card(world: World, index: int, load: Load = load_firmware) -> Chip:
     """A card by its bridge's place, nothing of it touched. Raises as `open_function`."""
-    waiter = PatientWaiter(world.waiter)  # each transfer lets a model's time go on
-    function = open_function(world.usb, waiter, index, AMD)
-    return Chip(function, waiter, load=load, is_far=True)
+    return _chip(world, _open(world, index), load)
+
+
+def _open(world: World, index: int) -> UsbFunction:
+    return open_function(world.usb, PatientWaiter(world.waiter), index, AMD)
+
+
+def _chip(world: World, function: UsbFunction, load: Load) -> Chip:
+    # Each transfer lets a model's time go on.
+    return Chip(function, PatientWaiter(world.waiter), load=load, is_far=True)
 
 
 def open_usb(
@@ -68,4 +87,6 @@ def open_usb(
         )
     device.setdefault("command_memory", _COMMANDS)
     device.setdefault("staging", _STAGING)
-    return UsbDevice(bring_up(take_card(world, index, load), options), **device)
+    function = _open(world, index)
+    port = bring_up(_chip(world, function, load), options)
+    return UsbDevice(port, function.sram, **device)

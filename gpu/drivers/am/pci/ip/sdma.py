@@ -96,7 +96,7 @@ def open_ring(chip: Chip, ring: CopyRing) -> None:
         "RPTR_WRITEBACK_ENABLE": 1,
         "RPTR_WRITEBACK_TIMER": 4,
         "RB_VMID": ring.vmid,
-        polls: int(ring.write_pointer != 0),
+        polls: 1,
     }
     value = core.fields(f"{name}_RB_CNTL", **fields)
     core.set(f"{name}_RB_CNTL", value)
