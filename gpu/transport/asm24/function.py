@@ -84,9 +84,9 @@ class UsbFunction:
         change(self._raw, COMMAND, add=MEMORY)
 
     @property
-    def sram(self) -> Sram:
-        """Memory of the bridge that it reaches, being a bus master."""
-        return Sram(self._link)
+    def sram(self) -> Sram | None:
+        """Memory of the bridge that it reaches, being a bus master; the maker's keeps its own."""
+        return Sram(self._link) if self._link.bridge.has_streams else None
 
     @property
     def address(self) -> PciAddress:

@@ -18,8 +18,7 @@ from gpu.hcq.device import DeviceOptions
 from gpu.hcq.farchannel import FarChannel
 from gpu.hcq.ports import QueuePort
 from gpu.transport.asm24.find import is_stock
-from gpu.transport.asm24.function import UsbFunction, open_function
-from gpu.transport.asm24.sram import Sram
+from gpu.transport.asm24.function import open_function
 from gpu.transport.world import World
 
 # Each byte of these is written by the host at first, at 3.6 MB/s.
@@ -43,10 +42,11 @@ class UsbDevice(AmDevice):
 
     channel_type = UsbChannel
 
-    def __init__(self, port: PciPort, sram: Sram, **options: Unpack[DeviceOptions]):
-        """``sram`` is the bridge's, for copies."""
+    def __init__(self, port: PciPort, **options: Unpack[DeviceOptions]):
+        """As `AmDevice`; copies go through the bridge's memory."""
         super().__init__(port, **options)
-        staging = options.get("staging", _STAGING)
+        sram, staging = port.chip.sram, options.get("staging", _STAGING)
+        assert sram is not None, "the open firmware gives it"
         self.allocator = SectorAllocator(self, port.memory, sram, staging, self._wait_for)
 
     def _wait_for(self, read: Callable[[], int], value: int, what: str) -> None:
@@ -55,16 +55,9 @@ class UsbDevice(AmDevice):
 
 def take_card(world: World, index: int, load: Load = load_firmware) -> Chip:
     """A card by its bridge's place, nothing of it touched. Raises as `open_function`."""
-    return _chip(world, _open(world, index), load)
-
-
-def _open(world: World, index: int) -> UsbFunction:
-    return open_function(world.usb, PatientWaiter(world.waiter), index, AMD)
-
-
-def _chip(world: World, function: UsbFunction, load: Load) -> Chip:
-    # Each transfer lets a model's time go on.
-    return Chip(function, PatientWaiter(world.waiter), load=load, is_far=True)
+    waiter = PatientWaiter(world.waiter)  # each transfer lets a model's time go on
+    function = open_function(world.usb, waiter, index, AMD)
+    return Chip(function, waiter, load=load, is_far=True, sram=function.sram)
 
 
 def open_usb(
@@ -87,6 +80,4 @@ def open_usb(
         )
     device.setdefault("command_memory", _COMMANDS)
     device.setdefault("staging", _STAGING)
-    function = _open(world, index)
-    port = bring_up(_chip(world, function, load), options)
-    return UsbDevice(port, function.sram, **device)
+    return UsbDevice(bring_up(take_card(world, index, load), options), **device)
