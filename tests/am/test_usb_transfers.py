@@ -16,9 +16,10 @@ from bounded import bounded
 from gpu.autogen.amd import amdgpu_ucode
 from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, TransportError
 from gpu.drivers.am.device import AmDevice
-from gpu.drivers.am.pci.port import boot, close_chip
+from gpu.drivers.am.pci.port import PciPort, boot, close_chip
 from gpu.drivers.am.pci.usb import take_card
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
+from gpu.hcq.ports import MemoryKind
 from gpu.sim.usb.chip import CONTROL_NS, SRAM_RATE
 from gpu.sim.usb.sram import SRAM_BYTES
 
@@ -118,7 +119,7 @@ def test_a_copy_that_breaks_off_is_typed(trouble: str) -> None:
         buffer = device.allocator.alloc(len(data))
         device.allocator.copy_in(buffer, data)
         device.synchronize()
-        bridge.troubles = replace(bridge.troubles, **{trouble: bridge._count + 20})  # in the midst
+        bridge.troubles = replace(bridge.troubles, **{trouble: bridge._count + 13})  # in the midst
         kind = {"stall": TransportError, "unplug": DeviceLost, "link_dies": DeviceError}[trouble]
         with bounded(60), pytest.raises(kind):
             device.allocator.copy_in(buffer, data[::-1])
@@ -191,4 +192,27 @@ def test_firmware_goes_through_the_bridge(target: UsbTarget) -> None:
     assert image[start : start + 1024] in given
     assert card.vram.in_use == 0
     close_chip(card)
+    assert target.complaints() == []
+
+
+def test_the_card_clears_its_memory(target: UsbTarget) -> None:
+    """New memory, and what a device leaves: the host sends no zeros for it."""
+    sent = target.machine.bridges[0].transfers
+    vram = target.machine.gpus[0].chip.vram
+    with target.open_gpu(0) as device:
+        port = device.port
+        assert isinstance(port, PciPort)
+        size = 3 << 20
+        place = port.chip.vram.take(size)
+        port.chip.vram.free(place)
+        vram.store(place, b"\xa5" * size)
+        before = sent.bytes_out
+        memory = device.exclusively(device.allocate, size, MemoryKind.VISIBLE)
+        assert sent.bytes_out - before < 64 << 10
+        assert memory.window is not None and not any(memory.window.load(0, size))
+        device.allocator.copy_in(device.allocator.alloc(size), b"\x5a" * size)
+        device.synchronize()
+        before = sent.bytes_out
+    assert sent.bytes_out - before < 128 << 10
+    assert b"\x5a" * 64 not in vram.load(place, 8 << 20)
     assert target.complaints() == []

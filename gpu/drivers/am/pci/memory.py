@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from gpu.core.bits import align_down, align_up
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import DeviceError, InvalidValue, Unsupported
+from gpu.core.log import get_logger
 from gpu.core.pagetable import Change, PageTable
 from gpu.core.tlsf import Tlsf
 from gpu.core.window import MemoryWindow, TrappedWindow, Window
@@ -30,14 +31,16 @@ _SIZE: Final = 1 << 44
 _REMEMBERED: Final = 64
 _DATA: Final = Access.READ | Access.WRITE
 _SHARED: Final = _DATA | Access.SYSTEM | Access.UNCACHED
+_SMALL: Final = PAGE  # what is no larger the host clears as fast
 _FLUSH_SECONDS: Final = 1.0
+_log = get_logger(__name__)
 
 
 @dataclass(eq=False)
 class Allocation:
     """Some memory: where the GPU has it, how much, what for; ``undo`` gives it back.
 
-    ``video`` says that it is the card's own.
+    ``video`` says that it is the card's own, and ``wipes`` that the card clears it.
     """
 
     address: int
@@ -45,6 +48,7 @@ class Allocation:
     label: str
     window: Window
     video: bool = False
+    wipes: bool = False
     undo: Undo = field(default_factory=Undo)
 
     def __contains__(self, address: int) -> bool:
@@ -76,8 +80,20 @@ class FlushedWindow:
         return FlushedWindow(self.inner.sub(offset, size), self._flush)
 
 
+class Clearing(Protocol):
+    """What clears memory of the device faster than the host does."""
+
+    def clear(self, address: int, size: int) -> None:
+        """Clears memory that the device may write."""
+        ...
+
+
 class PciMemory:
-    """Allocates memory of one GPU; the `gpu.drivers.am.port.AmMemory` of cards without a driver."""
+    """Allocates memory of one GPU; the `gpu.drivers.am.port.AmMemory` of cards without a driver.
+
+    Attributes:
+        wiper: what clears more than a page, if the host does not.
+    """
 
     def __init__(self, chip: Chip, hub: Hub, vmid: int):
         """Its address space is that of a VMID of the hub, from now on."""
@@ -91,6 +107,7 @@ class PciMemory:
         self._live: dict[int, Allocation] = {}
         self._of: dict[Memory, Allocation] = {}
         self._freed: deque[Allocation] = deque(maxlen=_REMEMBERED)
+        self.wiper: Clearing | None = None
         self.begin()
 
     @property
@@ -173,13 +190,25 @@ class PciMemory:
         size, align = _whole(size)
         chip = self._chip
         with Undo() as undo:
-            place = chip.vram.allocate(size, align)
+            wipes = self.wiper is not None and bool(access & Access.WRITE) and size > _SMALL
+            place = (chip.vram.take if wipes else chip.vram.allocate)(size, align)
             undo.add(chip.vram.free, place)
             pieces = [(chip.pa_base + place, size)]
             window = chip.vram.sub(place, size)
             held = self._map(pieces, size, access, label, window, undo)
-        held.video = True
+        held.video, held.wipes = True, wipes
+        if wipes:
+            with Undo() as undo:
+                undo.add(self.drop, held)
+                self._clear(held)
+                undo.take()
         return held
+
+    def _clear(self, held: Allocation) -> None:
+        if held.wipes and self.wiper is not None:
+            self.wiper.clear(held.address, held.size)
+        else:
+            held.window.store(0, bytes(held.size))
 
     def hold_system(self, size: int, access: Access, label: str) -> Allocation:
         """Zeroed memory that both sides see at once. Raises OutOfMemory.
@@ -247,13 +276,23 @@ class PciMemory:
         """Gives an allocation back; nothing on the GPU uses it any more."""
         del self._live[held.address]
         self._freed.append(held)
+        if held.wipes and self.wiper is not None:
+            try:
+                self.wiper.clear(held.address, held.size)
+            except DeviceError as error:
+                _log.warning("%s: memory is not cleared: %s", self._chip.name, error.message)
+                self.wiper = None
         held.undo.close()
 
-    def close(self) -> None:
-        """Gives all back, and leaves nothing of it in video memory."""
+    def clear(self) -> None:
+        """Leaves nothing of what is not given back in video memory; nothing uses it any more."""
         for held in self._live.values():
             if held.video:
-                held.window.store(0, bytes(held.size))
+                self._clear(held)
+        self.wiper = None
+
+    def close(self) -> None:
+        """Gives all back."""
         with Undo() as undo:
             undo.add(self._end)
             for held in list(self._live.values()):

@@ -37,6 +37,7 @@ from gpu.drivers.am.pci.ip import gfx, ih, sdma
 from gpu.drivers.am.pci.ip.gmc import Hub, hubs_of
 from gpu.drivers.am.pci.memory import Allocation, FlushedWindow, PciMemory
 from gpu.drivers.am.pci.steps import STEPS
+from gpu.drivers.am.pci.wiper import Wiper
 from gpu.drivers.am.queue import READ_POINTER, WRITE_POINTER, AmQueue, QueueKind, prepare
 from gpu.drivers.am.target import Target
 from gpu.drivers.boot import Done, walk
@@ -118,9 +119,11 @@ class PciPort:
         self.waiter: Waiter = PatientWaiter(chip.waiter)
         self.target = target_of(chip)
         self.explain: Callable[[int], str] = lambda address: ""
+        engines = sdma.engines_of(chip)
+        has_wiper = chip.is_far and engines > 1
         self.queue_counts: Mapping[str, int] = {
             "compute": options.compute_queues,
-            "copy": min(options.copy_queues, sdma.engines_of(chip)),
+            "copy": min(options.copy_queues, engines - has_wiper),
         }
         self._options = options
         self._fault: tuple[str, int] | None = None
@@ -135,12 +138,20 @@ class PciPort:
         self._queues = Undo()
         self._open_now: list[AmQueue] = []
         self._closed = False
+        self._own = Undo()
+        if has_wiper:
+            queue = self._open_copy(engines - 1, Wiper.RING)
+            self._own.add(queue.close)
+            self.memory.wiper = Wiper(chip, self.target.sdma, self.memory, queue)
 
     # Queues
 
     def open_queue(self, kind: str, index: int) -> AmQueue:
         """As `DevicePort.open_queue`."""
-        queue = self._open_copy(index) if kind == "copy" else self._open_compute(index)
+        if kind == "copy":
+            queue = self._open_copy(index, self._options.copy_ring)
+        else:
+            queue = self._open_compute(index)
         self._queues.add(queue.close)
         self._open_now.append(queue)
         return queue
@@ -182,9 +193,9 @@ class PciPort:
             self._begin(f"closing compute queue {slot.index}")
             hqd.unload(self.chip, slot)
 
-    def _open_copy(self, index: int) -> AmQueue:
+    def _open_copy(self, index: int, size: int) -> AmQueue:
         with Undo() as undo:
-            ring, pointers = self._hold_ring(self._options.copy_ring, undo)
+            ring, pointers = self._hold_ring(size, undo)
             prepare(QueueKind.SDMA, ring.window, pointers.window, 0, 0)
             slot = sdma.CopyRing(
                 engine=index,
@@ -339,6 +350,8 @@ class PciPort:
         with Undo() as undo:
             undo.add(close_chip, self.chip)
             undo.add(self.memory.close)
+            undo.add(self._own.close)
+            undo.add(self.memory.clear)
             undo.add(self._queues.close)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from gpu.core.bits import align_up
@@ -25,7 +26,7 @@ from gpu.drivers.am.pci.memory import PciMemory
 from gpu.hcq.allocator import HCQAllocator
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel
-from gpu.hcq.commands import Barrier, Command, Copy, PollMem, WriteMem
+from gpu.hcq.commands import Barrier, Command, Copy, PollMem, Signal
 from gpu.hcq.owner import Owner
 from gpu.transport.asm24.sram import (
     COMPLETED,
@@ -49,6 +50,13 @@ _DONE, _GO = 0x800, 0x804  # bytes: the last part that the card has copied, that
 _BYTE: Final = 0xFF
 _log = get_logger(__name__)
 Wait = Callable[[Callable[[], int], int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What is written when all before it is done, as a signal is."""
+
+    address: int
 
 
 class SectorAllocator(HCQAllocator):
@@ -87,7 +95,7 @@ class SectorAllocator(HCQAllocator):
             commands += (
                 PollMem(window + _COUNTER, number, op=">="),
                 Copy(address + start, begin, size),
-                WriteMem(self._page + _DONE, _WORD.pack(number)),
+                Signal(_Word(self._page + _DONE), number),
             )
         stamps = self.stamps(channel, source.nbytes)
         self._device.submit_in_order(channel, stamps.around(*commands))
@@ -145,7 +153,7 @@ class SectorAllocator(HCQAllocator):
             commands += (
                 Copy(self._window_of(number), address + start, count),
                 PollMem(self._page + _GO, number & _BYTE, _BYTE),
-                WriteMem(self._ended + COMPLETED, _WORD.pack(number)),
+                Signal(_Word(self._ended + COMPLETED), number),
             )
         self._taken += len(parts)
         self._device.submit_in_order(channel, self.stamps(channel, size).around(*commands))

@@ -70,9 +70,13 @@ class Vram:
 
     def allocate(self, size: int, align: int = PAGE) -> int:
         """Zeroed memory of whole pages. Raises OutOfMemory, InvalidValue."""
-        start = self.pool.alloc(size, align)
+        start = self.take(size, align)
         self.clear(start, self.pool.size_of(start))
         return start
+
+    def take(self, size: int, align: int = PAGE) -> int:
+        """As `allocate`; its bytes are as they were."""
+        return self.pool.alloc(size, align)
 
     def free(self, start: int) -> None:
         """Takes back what `allocate` gave; nothing uses it any more. Raises InvalidValue."""
