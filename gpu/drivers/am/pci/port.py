@@ -40,7 +40,7 @@ from gpu.drivers.am.pci.steps import STEPS
 from gpu.drivers.am.pci.wiper import Wiper
 from gpu.drivers.am.queue import READ_POINTER, WRITE_POINTER, AmQueue, QueueKind, prepare
 from gpu.drivers.am.target import Target
-from gpu.drivers.boot import Done, walk
+from gpu.drivers.boot import BootTimeout, Done, walk
 from gpu.drivers.card import Load, cards_of, choose_card
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.device import Rung
@@ -128,6 +128,7 @@ class PciPort:
         self._options = options
         self._fault: tuple[str, int] | None = None
         self._lost = ""
+        self._taken: Rung | None = None
         self._hubs = hubs_of(chip)
         vmid = 0 if chip.gc[0] >= 12 else USER_VMID
         self.memory = PciMemory(chip, self._hubs[0], vmid)
@@ -191,7 +192,14 @@ class PciPort:
     def _unload(self, slot: hqd.ComputeRing) -> None:
         if not self._lost:
             self._begin(f"closing compute queue {slot.index}")
-            hqd.unload(self.chip, slot)
+            try:
+                hqd.unload(self.chip, slot)
+            except BootTimeout as error:
+                _log.warning("%s: its compute processor is reset: %s", self.name, error.message)
+                self._begin("resetting the compute processor")
+                gfx.reset_compute(self.chip)
+                hqd.unload(self.chip, slot)  # finds nothing there
+                self._taken = Rung.PROCESSOR
 
     def _open_copy(self, index: int, size: int) -> AmQueue:
         with Undo() as undo:
@@ -323,14 +331,16 @@ class PciPort:
     def _is_drained(self) -> bool:
         return all(queue.is_drained for queue in self._open_now)
 
-    def stop(self) -> None:
+    def stop(self) -> Rung | None:
         """As `AmPort.stop`."""
+        self._taken = None
         try:
             self._queues.close()
         except DeviceError as error:
             _log.warning("stopping the queues of %s: %s", self.name, error)
             self._lost = f"a queue did not stop ({error.message}): open the device anew"
         self._open_now.clear()
+        return self._taken
 
     def renew(self, rung: Rung) -> None:
         """As `AmPort.renew`: the address space is the same one, with its faults forgotten."""
