@@ -295,7 +295,7 @@ class PciPort:
         for hub in self._hubs:
             status, address = hub.fault()
             if status:
-                self._fault = self._fault or (_describe(hub, status), address)
+                self._fault = self._fault or (_describe(hub, status, address), address)
                 hub.clear_fault()
         if entry.client == ih.CLIENT_GFX and entry.source in _FAULT_SOURCES:
             self._fault = self._fault or (_FAULT_SOURCES[entry.source], 0)
@@ -373,7 +373,21 @@ _FAULT_SOURCES: Final = {
 }
 
 
-def _describe(hub: Hub, status: int) -> str:
+# gfxhub_client_ids of gfxhub_v3_0.c (Linux); that GFX12 has the same is assumed.
+_CLIENTS: Final = {
+    4: "CPF",
+    5: "CPC",
+    6: "CPG",
+    7: "RLC",
+    8: "TCP, data of kernels",
+    9: "SQC, code of kernels",
+    10: "SQC, constants of kernels",
+    13: "SDMA0",
+    14: "SDMA1",
+}
+
+
+def _describe(hub: Hub, status: int, address: int) -> str:
     """A page fault in words: bits of GCVM_L2_PROTECTION_FAULT_STATUS."""
     name, block = hub.fault_status, hub.block
     bits = {each: block.field(name, each, status) for each in ("VMID", "CID", "RW")}
@@ -383,8 +397,10 @@ def _describe(hub: Hub, status: int) -> str:
         if block.field(name, each, status)
     ]
     how = "written" if bits["RW"] else "read"
+    known = _CLIENTS.get(bits["CID"], "") if hub.prefix == "GC" else ""
+    client = f"client {bits['CID']:#x}" + (f" ({known})" if known else "")
     return (
-        f"a page was {how} that may not be: VMID {bits['VMID']}, client {bits['CID']:#x},"
+        f"page {address:#x} was {how} and may not be: VMID {bits['VMID']}, {client},"
         f" {', '.join(why) or 'no reason'} (status {status:#010x})"
     )
 
