@@ -107,6 +107,8 @@ class PciMemory:
         self._live: dict[int, Allocation] = {}
         self._of: dict[Memory, Allocation] = {}
         self._freed: deque[Allocation] = deque(maxlen=_REMEMBERED)
+        self._used: list[tuple[int, int]] = []  # begins and ends, in video memory
+        self._merged = _REMEMBERED  # how many there were at least when they last were merged
         self.wiper: Clearing | None = None
         self.begin()
 
@@ -192,7 +194,7 @@ class PciMemory:
         with Undo() as undo:
             wipes = self.wiper is not None and bool(access & Access.WRITE) and size > _SMALL
             place = (chip.vram.take if wipes else chip.vram.allocate)(size, align)
-            undo.add(chip.vram.free, place)
+            undo.add(self._give_back, place, size, wipes)
             pieces = [(chip.pa_base + place, size)]
             window = chip.vram.sub(place, size)
             held = self._map(pieces, size, access, label, window, undo)
@@ -200,15 +202,22 @@ class PciMemory:
         if wipes:
             with Undo() as undo:
                 undo.add(self.drop, held)
-                self._clear(held)
+                self._wipe(held)
                 undo.take()
         return held
 
-    def _clear(self, held: Allocation) -> None:
-        if held.wipes and self.wiper is not None:
+    def _wipe(self, held: Allocation) -> None:
+        if self.wiper is not None:
             self.wiper.clear(held.address, held.size)
-        else:
-            held.window.store(0, bytes(held.size))
+
+    def _give_back(self, place: int, size: int, wiped: bool) -> None:
+        """Video memory that is not used any more; the host clears it when the device is closed."""
+        if not wiped:
+            self._used.append((place, place + size))
+            if len(self._used) > 2 * self._merged:
+                self._used = _merge(self._used)
+                self._merged = max(len(self._used), _REMEMBERED)
+        self._chip.vram.free(place)
 
     def hold_system(self, size: int, access: Access, label: str) -> Allocation:
         """Zeroed memory that both sides see at once. Raises OutOfMemory.
@@ -276,27 +285,32 @@ class PciMemory:
         """Gives an allocation back; nothing on the GPU uses it any more."""
         del self._live[held.address]
         self._freed.append(held)
-        if held.wipes and self.wiper is not None:
+        if held.wipes:
             try:
-                self.wiper.clear(held.address, held.size)
+                self._wipe(held)
             except DeviceError as error:
                 _log.warning("%s: memory is not cleared: %s", self._chip.name, error.message)
                 self.wiper = None
         held.undo.close()
 
     def clear(self) -> None:
-        """Leaves nothing of what is not given back in video memory; nothing uses it any more."""
+        """Has the card clear what it can and what is not given back; nothing uses it any more."""
         for held in self._live.values():
-            if held.video:
-                self._clear(held)
+            if held.wipes:
+                self._wipe(held)
         self.wiper = None
 
     def close(self) -> None:
-        """Gives all back."""
+        """Gives all back, and leaves nothing of it in video memory."""
         with Undo() as undo:
+            undo.add(self._clear_used)
             undo.add(self._end)
             for held in list(self._live.values()):
                 undo.add(self.drop, held)
+
+    def _clear_used(self) -> None:
+        for start, end in _merge(self._used):
+            self._chip.vram.clear(start, end - start)
 
     def _end(self) -> None:
         self._hub.end_context(self._vmid)
@@ -348,6 +362,17 @@ def _no_read(offset: int, width: int) -> int:
 
 def _no_write(offset: int, width: int, value: int) -> None:
     _no_read(offset, width)
+
+
+def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in as few ranges as can be, in order."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _whole(size: int) -> tuple[int, int]:
