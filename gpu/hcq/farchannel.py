@@ -18,6 +18,9 @@ from gpu.hcq.ports import QueuePort
 _WORD: Final = 4
 _SHARE: Final = 8  # of the ring that an image may take; what is larger goes beside it
 
+_After = tuple[Channel, int] | None
+_Pack = Callable[..., None] | None
+
 
 class FarChannel(Channel):
     """A `Channel` whose images lie in the ring, where `carries` says that they can."""
@@ -35,8 +38,8 @@ class FarChannel(Channel):
         self,
         template: Template,
         value: int,
-        after: tuple[Channel, int] | None,
-        pack_into: Callable[..., None] | None = None,
+        after: _After,
+        pack_into: _Pack = None,
         arguments: Sequence[int | float] = (),
     ) -> None:
         """As `Channel.send`."""

@@ -18,6 +18,7 @@ from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, TransportError
 from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.pci.port import PciPort, boot, close_chip
 from gpu.drivers.am.pci.usb import take_card
+from gpu.drivers.device import Rung
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.ports import MemoryKind
 from gpu.sim.usb.chip import CONTROL_NS, SRAM_RATE
@@ -144,6 +145,26 @@ def test_a_hang_is_found_before_the_bridge_waits_for_it(target: UsbTarget) -> No
             device.allocator.copy_out(buffer)
         never.set(1)
         assert np.array_equal(download(device, buffer), numbers(1))
+
+
+@pytest.mark.parametrize("parts", [1, 5])
+def test_copies_go_on_after_one_that_was_dropped(target: UsbTarget, parts: int) -> None:
+    """Behind a hang, whether the host waited for a window or not."""
+    with target.open_gpu(0) as device:
+        data = random_bytes(parts * PART)
+        buffer = device.allocator.alloc(len(data))
+        device.synchronize()
+        device.timeout = 0.05
+        poll = device.queue().poll(buffer.address, 1).commands
+        device.submit_in_order(device.channel("compute"), poll)
+        with bounded(60), pytest.raises(DeviceHang):
+            device.allocator.copy_in(buffer, data)
+            device.synchronize()
+        assert device.recover() is Rung.QUEUES
+        for seed in range(3):
+            again = random_bytes(3 * PART + 9, seed)
+            assert fetch(device, again) == again
+    assert target.complaints() == []
 
 
 def test_threads_take_turns_at_the_bridge(target: UsbTarget) -> None:

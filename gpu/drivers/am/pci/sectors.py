@@ -78,6 +78,11 @@ class SectorAllocator(HCQAllocator):
         for window in range(_WINDOWS):  # what is left of another process counted too
             sram.give(window * _WINDOW + _WINDOW - SLOT, bytes(SLOT))
 
+    def restart(self) -> None:
+        """The queues are others now: what was given and not copied counts as copied."""
+        self._done = self._given
+        self._sram.write_byte(_DONE, self._done & _BYTE)
+
     def _carry_in(self, channel: Channel, address: int, source: memoryview) -> None:
         """As `HCQAllocator._carry_in`."""
         step = _MOST * _PART

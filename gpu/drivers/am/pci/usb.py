@@ -47,7 +47,13 @@ class UsbDevice(AmDevice):
         super().__init__(port, **options)
         sram, staging = port.chip.sram, options.get("staging", _STAGING)
         assert sram is not None, "the open firmware gives it"
-        self.allocator = SectorAllocator(self, port.memory, sram, staging, self._wait_for)
+        self._sectors = SectorAllocator(self, port.memory, sram, staging, self._wait_for)
+        self.allocator = self._sectors
+
+    def restart(self) -> None:
+        """As `HCQDevice.restart`."""
+        super().restart()
+        self._sectors.restart()
 
     def _wait_for(self, read: Callable[[], int], value: int, what: str) -> None:
         self._wait(read, value, f"{self.name}: {what}", None)
