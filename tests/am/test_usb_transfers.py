@@ -155,8 +155,8 @@ def test_copies_go_on_after_one_that_was_dropped(target: UsbTarget, parts: int) 
         buffer = device.allocator.alloc(len(data))
         device.synchronize()
         device.timeout = 0.05
-        poll = device.queue().poll(buffer.address, 1).commands
-        device.submit_in_order(device.channel("compute"), poll)
+        poll = device.queue("copy").poll(buffer.address, 1).commands
+        device.submit_in_order(device.channel("copy"), poll)
         with bounded(60), pytest.raises(DeviceHang):
             device.allocator.copy_in(buffer, data)
             device.synchronize()
