@@ -8,7 +8,7 @@ that select memory on the older ASM236x is from cyrozap's usb-to-pcie-re (R).
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NoReturn
 
 from gpu.core.errors import Unsupported
 from gpu.transport.asm24.bridge import Completion
@@ -47,7 +47,8 @@ class StockBridge:
             data += self._scsi.run(_COMMAND.pack(READ, count, self._bank, at, 0), count)
         return data
 
-    def _write(self, address: int, value: int) -> None:
+    def write(self, address: int, value: int) -> None:
+        """A command."""
         self._scsi.run(_COMMAND.pack(WRITE, value, self._bank, address, 0))
 
     def _set(self, address: int, data: bytes) -> None:
@@ -55,7 +56,7 @@ class StockBridge:
         for at, value in enumerate(data, address):
             if self._known.get(at) != value:
                 self._known.pop(at, None)  # unknown, should this fail on its way
-                self._write(at, value)
+                self.write(at, value)
                 self._known[at] = value
 
     def set_power(self, on: bool) -> None:
@@ -75,14 +76,14 @@ class StockBridge:
         self._set(ADDRESS_HIGH, (request.address >> 32).to_bytes(4, "big"))
         self._set(ENABLES, bytes((request.enables,)))
         self._set(KIND, bytes((request.kind,)))
-        self._write(TRIGGER, EXECUTE)
-        self._write(STATE, START)
+        self.write(TRIGGER, EXECUTE)
+        self.write(STATE, START)
         if request.kind.is_posted:
             return Completion()
         for _ in range(_LOOKS):
             (state,) = self.read(STATE, 1)
             if state & FAILED:
-                self._write(STATE, FAILED)
+                self.write(STATE, FAILED)
                 return Completion(failed=True)
             if state & DONE:
                 return self._completion(request)
@@ -101,6 +102,24 @@ class StockBridge:
     def stream_in(self, address: int, size: int) -> bytes:
         """Raises Unsupported."""
         raise Unsupported(f"{self.device.id}: the maker's firmware has no streams")
+
+    def begin_sectors(self, slot: int, count: int, to_host: bool) -> None:
+        """Raises Unsupported."""
+        self._refuse_sectors()
+
+    def give_sectors(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises Unsupported."""
+        self._refuse_sectors()
+
+    def take_sectors(self, count: int) -> bytes:
+        """Raises Unsupported."""
+        self._refuse_sectors()
+
+    def cancel_sectors(self) -> None:
+        """Nothing is begun, ever."""
+
+    def _refuse_sectors(self) -> NoReturn:
+        raise Unsupported(f"{self.device.id}: the maker's firmware moves sectors of its disk alone")
 
     def close(self) -> None:
         """Gives the device back to its driver."""
