@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gpu.compiler.ir.dims import plain
 from gpu.compiler.ir.graph.hostcall import Across, HostCall
 from gpu.core.errors import DistributedError
 from gpu.runtime.buffer import host_array
@@ -190,13 +191,13 @@ def _window(device: str, memory: Any, nbytes: int) -> Bytes | None:
 
 def plan_digest(key: Any) -> bytes:
     """What is the same on ranks whose plans compute the same, whatever their devices are called."""
-    (nodes, roots), numbers = key
+    (nodes, roots), numbers = plain(key)
     names: dict[str, int] = {}
-    plain = [
+    placed = [
         tuple(
             names.setdefault(field, len(names)) if isinstance(field, str) and place else field
             for place, field in enumerate(node)
         )
         for node in nodes
     ]
-    return blake2b(repr((plain, roots, numbers)).encode(), digest_size=16).digest()
+    return blake2b(repr((placed, roots, numbers)).encode(), digest_size=16).digest()
