@@ -13,17 +13,16 @@ from gpu.compiler.ir.dims import (
     Symbol,
     TwoValues,
     any_symbols,
-    dimension,
-    find_symbols,
     plain,
     same_memory,
 )
-from gpu.compiler.ir.graph import Node, Shape, bodies_of, toposort
+from gpu.compiler.ir.graph import Node, bodies_of, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
 from gpu.compiler.ir.graph.grid import layout_of
 from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
+from gpu.runtime.bindings import earlier
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.collectives import Exchange, StartForm, plan_digest, shared_plan
 from gpu.runtime.device import Device
@@ -231,7 +230,7 @@ def _run(
     except TwoValues:
         prepared = None  # for below: the error keeps frames, and they keep nodes
     if prepared is None:
-        while (node := _earlier(wanted)) is not None:
+        while (node := earlier(wanted, is_computed)) is not None:
             realize([node])
         realize(wanted)
         return
@@ -250,31 +249,6 @@ def _run(
     _keep(wanted, prepared, slots)
 
 
-def _earlier(roots: Sequence[Node]) -> Node | None:
-    """Something that has to be computed by itself, before `roots` are or besides them.
-
-    It was built with another value of a variable than what is made of it, or than another root. So
-    each step of a loop may write at another position before anything is computed. Raises TwoValues
-    where sizes differ, which computing does not change.
-    """
-    symbols: dict[Node, Shape] = {}
-    for node in toposort(roots, is_computed):
-        own: dict[str, Symbol] = {}
-        find_symbols(node.shape if is_computed(node) else (node.shape, node.attr), own)
-        for source in () if is_computed(node) else node.src:
-            if _disagree(symbols[source], own) and not is_computed(source):
-                return source
-            find_symbols(symbols[source], own)
-        symbols[node] = tuple(dimension(symbol.as_expr) for symbol in own.values())
-    together: dict[str, Symbol] = {}
-    for root in roots:
-        if not is_computed(root):
-            if _disagree(symbols[root], together):
-                return root
-            find_symbols(symbols[root], together)
-    return None
-
-
 def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
     """Has what is computed told to be for the line of the tensor's node, where that is another.
 
@@ -283,14 +257,6 @@ def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
     for base, root in zip(bases, roots, strict=True):
         if base is not root:
             copy_origin(root, base)
-
-
-def _disagree(some: Shape, others: dict[str, Symbol]) -> bool:
-    try:
-        find_symbols(some, dict(others))
-    except TwoValues:
-        return True
-    return False
 
 
 def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:

@@ -32,9 +32,7 @@ def with_waits(recipe: Recipe, fills: Sequence[Sequence[int]]) -> Recipe:
         if is_wait:
             waits[number] = OTHER - len(others)
             others.append(WaitForm(OTHER - recipe.steps[number][0]))
-    steps = tuple(
-        recipe.steps[n] if n >= 0 else (waits[~n], recipe.steps[~n][1]) for n in numbers
-    )
+    steps = tuple(recipe.steps[n] if n >= 0 else (waits[~n], recipe.steps[~n][1]) for n in numbers)
     changed = {*recipe.writes, *(slot for slot, _ in recipe.reuses)}
     changing = (i for i, n in enumerate(numbers) if n >= 0 and not changed.isdisjoint(fills[n]))
     return recipe._replace(

@@ -107,7 +107,8 @@ class Sharding(TensorBase):
 
         >>> from gpu import Mesh, Tensor
         >>> mesh = Mesh((2,), ("data",))
-        >>> Tensor.from_local((Tensor([1, 2]), Tensor([3, 4]).to("CPU:1")), mesh, ("data",)).tolist()
+        >>> parts = Tensor([1, 2]), Tensor([3, 4]).to("CPU:1")
+        >>> Tensor.from_local(parts, mesh, ("data",)).tolist()
         [1, 2, 3, 4]
         """
         if not isinstance(mesh, Mesh):

@@ -415,7 +415,9 @@ def _copy(node: Node, args: Sequence[Sharded]) -> Sharded:
 # What says itself how it takes what is partial; others get the same everywhere.
 _SAME_VALUE: Final = frozenset({"contiguous", "detach"})
 _MOVED: Final = frozenset({"reshape", "expand", "permute", "slice"})
-_OF_PARTIAL: Final = _SAME_VALUE | _MOVED | {"alu", "cast", "bitcast", "copy", "custom_grad", "write"}
+_OF_PARTIAL: Final = (
+    _SAME_VALUE | _MOVED | {"alu", "cast", "bitcast", "copy", "custom_grad", "write"}
+)
 
 # For each kind of node on several devices, what they hold, given what they hold of its sources.
 RULES: Final[dict[str, Rule]] = {

@@ -1,4 +1,6 @@
-"""What every rank runs of meshes: ``meshes.py SEED [NAME...]``, all ``check_...`` by default.
+"""What every rank runs of meshes: ``meshes.py SEED WHOLE [NAME...]``.
+
+All ``check_...`` by default; WHOLE is 1 for all cases of each, and 0 for a sample by the seed.
 
 All ranks draw the same numbers. Each prints a line of JSON, as `checks.py`.
 """
@@ -10,6 +12,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ from tensor.test_sharding import OPERATIONS, REFUSED
 group = distributed.init()
 RANK, SIZE = group.rank, group.size
 rng = np.random.default_rng(int(sys.argv[1]))
+WHOLE = sys.argv[2] == "1"
 
 
 def values(*shape: int) -> Any:
@@ -79,10 +84,12 @@ def check_operations() -> None:
     """Those of the tests of several devices, on values cut over ranks."""
     x = np.asarray(values(4, 6), np.float32)
     mesh = Mesh((2,), ("data",)) if SIZE == 2 else Mesh((2, SIZE // 2), ("data", "rest"))
-    for name, run in OPERATIONS.items():
+    for name in OPERATIONS if WHOLE else rng.choice([*OPERATIONS], 5, replace=False):
+        run = OPERATIONS[name]
         for axis, spec in enumerate((("data",), (None, "data"), ())):
             if (name, axis) in REFUSED and axis < 2:
-                raises(Unsupported, lambda: run(Tensor(x).shard(mesh, spec)).realize(), ".to(")
+                cut = partial(run, Tensor(x).shard(mesh, spec))
+                raises(Unsupported, lambda cut=cut: cut().realize(), ".to(")
                 continue
             got = run(Tensor(x).shard(mesh, spec)).numpy()
             wanted = run(Tensor(x)).numpy()
@@ -91,21 +98,23 @@ def check_operations() -> None:
 
 def check_matmul_and_gradients() -> None:
     a, b = values(4 * SIZE, 4 * SIZE), values(4 * SIZE, 2 * SIZE)
-    for mesh in meshes()[::2]:
-        for first in ((), ("data",), (None, "data")):
-            for second in ((), ("data",), (None, "data")):
-                x, y = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)
-                product = x.shard(mesh, first) @ y.shard(mesh, second)
-                product.square().sum().backward()
-                np.testing.assert_allclose(product.numpy(), a @ b, rtol=1e-9)
-                assert x.grad is not None and y.grad is not None and x.grad.device == "CPU"
-                np.testing.assert_allclose(x.grad.numpy(), 2 * a @ b @ b.T, rtol=1e-9)
-                np.testing.assert_allclose(y.grad.numpy(), 2 * a.T @ (a @ b), rtol=1e-9)
+    specs = ((), ("data",), (None, "data"))
+    cases = [*product(meshes()[::2], specs, specs)]
+    for number in range(len(cases)) if WHOLE else rng.choice(len(cases), 4, replace=False):
+        mesh, first, second = cases[number]
+        x, y = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)
+        result = x.shard(mesh, first) @ y.shard(mesh, second)
+        result.square().sum().backward()
+        np.testing.assert_allclose(result.numpy(), a @ b, rtol=1e-9)
+        assert x.grad is not None and y.grad is not None and x.grad.device == "CPU"
+        np.testing.assert_allclose(x.grad.numpy(), 2 * a @ b @ b.T, rtol=1e-9)
+        np.testing.assert_allclose(y.grad.numpy(), 2 * a.T @ (a @ b), rtol=1e-9)
 
 
 def check_dtypes() -> None:
     mesh = Mesh((SIZE,), ("data",))
-    for dtype in (dtypes.bool, dtypes.int8, dtypes.uint64, dtypes.bfloat16, dtypes.complex64):
+    kinds = [dtypes.bool, dtypes.int8, dtypes.uint64, dtypes.bfloat16, dtypes.complex64]
+    for dtype in kinds if WHOLE else [kinds[i] for i in rng.choice(len(kinds), 2, replace=False)]:
         x = Tensor(values(2 * SIZE, 3) * 3).cast(dtype)
         cut = x.shard(mesh, ("data",))
         np.testing.assert_array_equal(cut.numpy(), x.numpy())
@@ -185,20 +194,24 @@ def trained(mesh: Mesh | None, how: str, steps: int, jitted: bool = True) -> lis
 def check_training() -> None:
     steps = 20
     alone = trained(None, "", steps)
-    for mesh in (Mesh((SIZE,), ("data",)), Mesh((SIZE, 2), ("data", "model"))):
-        for how in ("data", "zero1", "zero2", "zero3", "tensor", "both"):
-            if (how == "both") > (len(mesh.shape) == 2):
-                continue
-            together = trained(mesh, how, steps)
-            for one, many in zip(alone, together, strict=True):
-                np.testing.assert_allclose(many, one, rtol=1e-9, atol=1e-12, err_msg=how)
-            again = trained(mesh, how, steps)
-            for one, many in zip(together, again, strict=True):
-                assert one.tobytes() == many.tobytes(), how
+    line, square = Mesh((SIZE,), ("data",)), Mesh((SIZE, 2), ("data", "model"))
+    cases = [(line, how) for how in ("data", "zero1", "zero2", "zero3", "tensor")]
+    cases += [(square, how) for how in ("data", "zero1", "zero2", "zero3", "tensor", "both")]
+    for number in range(len(cases)) if WHOLE else rng.choice(len(cases), 2, replace=False):
+        mesh, how = cases[number]
+        together = trained(mesh, how, steps)
+        for one, many in zip(alone, together, strict=True):
+            np.testing.assert_allclose(many, one, rtol=1e-9, atol=1e-12, err_msg=how)
+        again = trained(mesh, how, steps)
+        for one, many in zip(together, again, strict=True):
+            assert one.tobytes() == many.tobytes(), how
 
 
 def check_mismatch() -> None:
-    """Ranks that compute different things are told so, and go on; what one keeps changes nothing."""
+    """Ranks that compute different things are told so, and go on.
+
+    What one of them keeps changes nothing.
+    """
     mesh = Mesh((SIZE,), ("data",))
     x = Tensor(values(2 * SIZE, 3)).shard(mesh, ("data",)).realize()
     other = (lambda: x.sum(0)) if RANK else (lambda: x.max(0))
@@ -230,7 +243,7 @@ def check_bad_input() -> None:
 def main() -> None:
     found = {name: each for name, each in globals().items() if name.startswith("check_")}
     told = {}
-    for name in sys.argv[2:] or found:
+    for name in sys.argv[3:] or found:
         try:
             found[name]()
             told[name] = ""

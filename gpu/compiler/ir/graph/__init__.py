@@ -86,9 +86,9 @@ import numpy as np
 from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered, rebound, symbol
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.graph.body import STEP, Body
+from gpu.compiler.ir.graph.grid import is_shared
 from gpu.compiler.ir.graph.hostcall import run_host
 from gpu.compiler.ir.graph.interp import RUN, accumulate_as
-from gpu.compiler.ir.graph.grid import is_shared
 from gpu.compiler.ir.graph.node import Node, Place, Shape, place
 from gpu.compiler.ir.graph.rules import RULES, check_image
 from gpu.compiler.ir.graph.userkernel import UserKernel

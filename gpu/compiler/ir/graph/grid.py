@@ -14,7 +14,7 @@ from gpu.compiler.ir.graph.node import Place
 
 # Along each axis of a grid the axis of the value that is cut; None where all have the same. Of one
 # axis of devices of this process, which is what a tuple of names stands for, just that.
-Layout: TypeAlias = "int | None | tuple[int | None, ...]"
+Layout: TypeAlias = "int | tuple[int | None, ...] | None"
 
 
 class Axis(NamedTuple):
