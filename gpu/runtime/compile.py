@@ -72,12 +72,10 @@ def compile_graph(
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = Kernels(plan, lambda name: Device[name].renderer, _tuner())
     position = {symbol.name: i for i, symbol in enumerate(symbols)}
-    vals: list[tuple[int, ...]] = []
-    slots: list[Slot] = []
+    slots, vals = list[Slot](), list[tuple[int, ...]]()
     steps: list[tuple[int, tuple[int, ...]]] = []
-    abouts: list[About] = []
+    abouts, fills = list[About](), list[list[int]]()
     bodies, others = bodies_of(order, is_leaf), list[OtherForm]()
-    fills: list[list[int]] = []
     for number, made in enumerate(plan.kernels):
         for root in _filled(made):
             if root in plan.stores:

@@ -57,11 +57,11 @@ class HostCall(NamedTuple):
     def from_data(cls, data: Sequence[Any]) -> Self:
         """What `as_data` gave."""
         name, *forms, across = data
-        values = (tuple(Value(tuple(s), dtype_named(d)) for s, d in f) for f in forms)
+        inputs, outputs = (tuple(Value(tuple(s), dtype_named(d)) for s, d in f) for f in forms)
         if across is None:
-            return cls(name, *values)
+            return cls(name, inputs, outputs)
         ranks, number, monoid = across
-        return cls(name, *values, Across(tuple(ranks), number, monoid))
+        return cls(name, inputs, outputs, Across(tuple(ranks), number, monoid))
 
 
 def in_pairs(value: Value) -> Value:
