@@ -93,7 +93,7 @@ class Sharding(TensorBase):
         return whole.shard(y.device, axis)
 
     @classmethod
-    def from_local(cls, part: Self | Sequence[Self], mesh: Mesh, spec: Spec) -> Self:
+    def from_local(cls, part: Self | list[Self] | tuple[Self, ...], mesh: Mesh, spec: Spec) -> Self:
         """The value of which each rank has a part: those of all ranks, put together as cut.
 
         Args:
