@@ -159,11 +159,11 @@ class Exchange:
         assert self.form.call.across is not None and _world.plan is not None
         with span(f"start {self.form.call.name}"):
             device.synchronize()
-            own = _window(self.form.device, source, self._given)
+            own = host_window(self.form.device, source, self._given)
             if own is None:
                 own = host_array((self._given,), np.uint8)
                 device.allocator.copy_out(own.data, source)
-            out = _window(self.form.device, target, self._wanted)
+            out = host_window(self.form.device, target, self._wanted)
             self._staged = None
             if out is None:
                 out = self._staged = host_array((self._wanted,), np.uint8)
@@ -180,8 +180,11 @@ class Exchange:
         self._under_way = self._staged = None
 
 
-def _window(device: str, memory: Any, nbytes: int) -> Bytes | None:
-    """Memory of a device as bytes of the host's; None where that cannot use it."""
+def host_window(device: str, memory: Any, nbytes: int) -> Bytes | None:
+    """Memory of a device as bytes that the host may write; None where it cannot.
+
+    It is the caller's to keep the memory, and to write when no launch uses it.
+    """
     address = Device[device].allocator.host_address(memory)
     if address is None:
         return None
