@@ -81,31 +81,15 @@ class Endless:
 
 
 GridT = TypeVar("GridT", bound=LaneGrid)
-MemoryT = TypeVar("MemoryT", bound=ChunkedMemory)
+Kept = dict[Hashable, tuple[GridT, ChunkedMemory]]
+"""Grids of one address space that have ended and their memory, for the next ones like them."""
 
 
-class Kept(Generic[GridT, MemoryT]):
-    """Grids of one address space that have ended and their memory, for the next ones like them."""
-
-    def __init__(self) -> None:
-        self._held: dict[Hashable, tuple[GridT, MemoryT]] = {}
-
-    def take(self, key: Hashable) -> tuple[GridT, MemoryT] | None:
-        """The last one with this key, if it is still kept; it is the taker's now."""
-        return self._held.pop(key, None)
-
-    def put(self, key: Hashable, grid: GridT, memory: MemoryT) -> None:
-        """Keeps one that has ended."""
-        self._held[key] = grid, memory
-        if len(self._held) > _MOST_KEPT:
-            del self._held[next(iter(self._held))]
-
-
-class RunningLanes(ABC, Generic[GridT, MemoryT]):
+class RunningLanes(ABC, Generic[GridT]):
     """A grid on the lane engine: a `RunningKernel` whose writes others see when its turn ends."""
 
     def __init__(
-        self, grid: GridT, memory: MemoryT, kept: tuple[Kept[GridT, MemoryT], Hashable] | None
+        self, grid: GridT, memory: ChunkedMemory, kept: tuple[Kept[GridT], Hashable] | None
     ):
         """`kept` is where both are put, with a key, when the grid has ended; None for nowhere."""
         self._grid = grid
@@ -130,7 +114,7 @@ class RunningLanes(ABC, Generic[GridT, MemoryT]):
         over = True
         try:
             result = run(*args, **options)
-            over = self._grid.ended
+            over = result is True
         except GpuFault as fault:
             raise self._told(fault) from fault
         finally:
@@ -140,5 +124,7 @@ class RunningLanes(ABC, Generic[GridT, MemoryT]):
             self._grid.release()
             if self._kept:
                 kept, key = self._kept
-                kept.put(key, self._grid, self._memory)
+                kept[key] = self._grid, self._memory
+                if len(kept) > _MOST_KEPT:
+                    del kept[next(iter(kept))]
         return result

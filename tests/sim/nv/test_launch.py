@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.linecaches import Mode
 from gpu.sim.nv.chip.launch import KernelFault, KernelMemory, Launch
 from sim.nv.bench import (
     BANK,

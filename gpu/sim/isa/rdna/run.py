@@ -104,13 +104,8 @@ class Machine:
         """A dispatch that is executed step by step. Raises what `InstructionCache.program` does."""
         program = self.caches.program(self.chip, dispatch, self.memory.read, anew=False)
         seed = self.random.getrandbits(64)
-        users = packed(dispatch.user_sgprs)
+        users = array("I", dispatch.user_sgprs).tobytes()
         return Execution(program, dispatch, self.memory, self.on_miss, seed, users)
-
-
-def packed(user_sgprs: tuple[int, ...]) -> bytes:
-    """User SGPRs as the arguments of an `Execution`."""
-    return array("I", user_sgprs).tobytes()
 
 
 class Execution(LaneGrid):
@@ -131,7 +126,7 @@ class Execution(LaneGrid):
     ):
         """Begins a dispatch of a program; see `LaneGrid`. Raises what `start_of` does.
 
-        `users` are user SGPRs, `packed`, in the place of the dispatch's own.
+        `users` are user SGPRs, as dwords, in the place of the dispatch's own.
         """
         self._dispatch = dispatch
         self.program = program
