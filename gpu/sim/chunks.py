@@ -117,24 +117,26 @@ class Offers:
                     data = np.empty(chunk.size, np.uint8)
                     table.offered[place, number] = data.ctypes.data
                     made.append(Copy(kind, agent, data.data))
+            chunk.flags = 0
             self._given.append((chunk, 4 * place + 3, made))
 
-    def renew(self) -> None:
-        """Offers all of it to a kernel that begins."""
-        for chunk, *_ in self._given:
-            chunk.flags = 0
-        self._words[:] = self._blank
+    def take_note(self, last: bool) -> None:
+        """Tells the caches of what native code has given itself since the last time.
 
-    def take_note(self) -> None:
-        """Tells the caches of what native code has given itself since the last time."""
-        see = self._caches.see
+        At the `last` time also of what it may have written; all is offered to the next kernel then.
+        """
+        caches, words = self._caches, self._words
         for chunk, place, copies in self._given:
-            before, flags = chunk.flags, self._words[place]
+            before, flags = chunk.flags, words[place]
             if flags != before:
-                chunk.flags = flags
                 for kind, agent, data in copies:
                     if flags & kind and not before & kind:
-                        see(agent, chunk.mapping, chunk.offset, bytes(data))
+                        caches.see(agent, chunk.mapping, chunk.offset, bytes(data))
+            if last and flags & STORES:
+                caches.written_in_place(chunk.mapping, chunk.offset, chunk.size)
+            chunk.flags = 0 if last else flags
+        if last:
+            words[:] = self._blank
 
 
 class ChunkedMemory:
@@ -184,8 +186,6 @@ class ChunkedMemory:
             self._update()
             if chunks:
                 self._offers = Offers(self.map, chunks, self._own, self._caches, self._agents)
-        if self._offers:
-            self._offers.renew()
 
     def _used_together(self) -> list[Chunk]:
         """What was given, neighbours that were used as one joined; nothing where that is much."""
@@ -213,8 +213,9 @@ class ChunkedMemory:
 
     def end_turn(self, last: bool) -> None:
         """Lets others see what the kernel wrote; `last` when it has ended. Raises PageFault."""
-        if self._offers:
-            self._offers.take_note()
+        if self._offers:  # of all that there is
+            self._offers.take_note(last)
+            return
         copies = False
         for start, chunk in list(self._chunks.items()):
             if chunk.copy is not None:
@@ -229,7 +230,7 @@ class ChunkedMemory:
     def fill(self, address: int, size: int, access: int) -> None:
         """Gives the engine what it misses. Raises PageFault."""
         if self._offers:
-            self._offers.take_note()
+            self._offers.take_note(last=False)
         at, touched = address, []
         while at < address + size:
             touched.append(self._chunk(at, bool(access & STORES)))

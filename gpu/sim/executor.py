@@ -7,15 +7,13 @@ A model knows queues, packets and memory; what a kernel's code does is the busin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from collections.abc import Hashable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gpu.core.errors import GpuFault
 from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.isa.grid import LaneGrid
 
-P = ParamSpec("P")
-T = TypeVar("T")
 LaunchT_contra = TypeVar("LaunchT_contra", contravariant=True)
 MemoryT_contra = TypeVar("MemoryT_contra", contravariant=True)
 _MOST_KEPT: Final = 64
@@ -99,32 +97,37 @@ class RunningLanes(ABC, Generic[GridT]):
 
     def step(self, budget: int) -> bool:
         """Does `budget` branches of it; True when the whole grid is done."""
-        return self._in_turn(self._grid.step, budget)
+        grid = self._grid
+        self._memory.begin_turn()
+        over = True
+        try:
+            over = grid.step(budget)
+        except GpuFault as fault:
+            raise self._told(fault) from fault
+        finally:
+            self._memory.end_turn(over)
+            self.instructions = grid.instructions
+        if over:
+            grid.release()
+            if self._kept:
+                kept, key = self._kept
+                kept[key] = grid, self._memory
+                if len(kept) > _MOST_KEPT:
+                    del kept[next(iter(kept))]
+        return over
 
     def why_stuck(self) -> str:
         """Why it does not get on unless others write memory."""
-        return self._in_turn(self._grid.why_stuck) if self._grid.stands else ""
+        if not self._grid.stands:
+            return ""
+        self._memory.begin_turn()
+        try:
+            return self._grid.why_stuck()
+        except GpuFault as fault:
+            raise self._told(fault) from fault
+        finally:
+            self._memory.end_turn(last=False)
 
     @abstractmethod
     def _told(self, fault: GpuFault) -> Exception:
         """A fault of the engine's, as the chip tells of it."""
-
-    def _in_turn(self, run: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        self._memory.begin_turn()
-        over = True
-        try:
-            result = run(*args, **options)
-            over = result is True
-        except GpuFault as fault:
-            raise self._told(fault) from fault
-        finally:
-            self._memory.end_turn(last=over)
-            self.instructions = self._grid.instructions
-        if over:
-            self._grid.release()
-            if self._kept:
-                kept, key = self._kept
-                kept[key] = self._grid, self._memory
-                if len(kept) > _MOST_KEPT:
-                    del kept[next(iter(kept))]
-        return result

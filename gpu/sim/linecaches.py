@@ -123,25 +123,27 @@ class LineCaches(Generic[AgentT]):
         if agent not in self._levels:
             return self._load_past(agent, region, offset, size)
         start, end = offset - offset % LINE, offset + size
-        seen = self._current(region, start, end - start + -end % LINE)
-        return self._take(agent, region, start, seen)[offset - start : offset - start + size]
+        seen = region.load(start, end - start + -end % LINE)
+        if self._dirty.lines and self.mode == "oldest":
+            seen = self._dirty.over(region, start, seen)
+        return self.see(agent, mapping, start, seen)[offset - start : end - start]
 
-    def see(self, agent: AgentT, mapping: Translation, offset: int, data: bytes) -> None:
-        """Tells of whole lines that an agent has read where memory itself is what caches give."""
+    def see(self, agent: AgentT, mapping: Translation, offset: int, data: bytes) -> bytes:
+        """What an agent reads of whole lines, of which the first cache on its way gives `data`.
+
+        It must be told where a kernel has read memory itself.
+        """
+        region = mapping.region
         if self.mode != "none" and mapping.cached:
-            self._take(agent, mapping.region, offset, data)
+            for level in (self._local_levels if region.local else self._levels)[agent]:
+                old = self._copies[level].take(region, offset, data)
+                if old:
+                    data = self._with_old(level, region, offset, data, old)
+        return data
 
     def _load_past(self, agent: AgentT, region: Region, offset: int, size: int) -> bytes:
         """What an agent reads that goes through none of the caches with copies."""
         return region.load(offset, size)
-
-    def _take(self, agent: AgentT, region: Region, start: int, seen: bytes) -> bytes:
-        """What is read of whole lines, which are `seen` before the first cache."""
-        for level in (self._local_levels if region.local else self._levels)[agent]:
-            old = self._copies[level].take(region, start, seen)
-            if old:
-                seen = self._with_old(level, region, start, seen, old)
-        return seen
 
     def _with_old(
         self, level: str, region: Region, start: int, current: bytes, lines: list[int]

@@ -24,8 +24,8 @@ class Caching(Protocol[_AgentT_contra]):
         """What an agent writes to a region. Raises SysError for memory that is gone."""
         ...
 
-    def see(self, agent: _AgentT_contra, mapping: Mapping, offset: int, data: bytes) -> None:
-        """Tells of whole lines that an agent has read where memory itself is what caches give."""
+    def see(self, agent: _AgentT_contra, mapping: Mapping, offset: int, data: bytes) -> bytes:
+        """What an agent reads of whole lines of which memory has `data`."""
         ...
 
     def written_in_place(self, mapping: Mapping, offset: int, size: int) -> None:

@@ -134,7 +134,7 @@ class LaneGrid(ABC):
         self._memory = memory
         self._on_miss = on_miss
         self._arguments = start.arguments.data
-        self._table: Table | None = None
+        self._table = Table((), ())
         self._prepare(start, asks)
         self.begin(arguments, seed)
 
@@ -221,9 +221,8 @@ class LaneGrid(ABC):
         self._fields[_BUDGET] = budget
         self.stands = False
         while True:
-            table = self._memory.table()
-            if table is not self._table:
-                self._take_ranges(table)
+            if self._memory.current is not self._table:
+                self._take_ranges(self._memory.table())
             status = self._run(self._address)
             if status == scheduler.SPENT:
                 return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from array import array
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
@@ -17,7 +16,7 @@ from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.executor import Kept, RunningKernel, RunningLanes
 from gpu.sim.isa.rdna import chip as isa
 from gpu.sim.isa.rdna import dispatch as waves
-from gpu.sim.isa.rdna.run import Execution, InstructionCache
+from gpu.sim.isa.rdna.run import Execution, InstructionCache, packed
 
 _SCRATCH_UNIT: Final = {9: (13, 1024), 10: (13, 1024), 11: (15, 256), 12: (18, 256)}
 """Bits of COMPUTE_TMPRING_SIZE.WAVESIZE, and the bytes that it counts, by the graphics core (Linux,
@@ -69,7 +68,7 @@ class _Space:
 
 def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -> _Running:
     """A dispatch under way. Raises InvalidValue, Unsupported, PageFault."""
-    users, fetch = array("I", dispatch.user_sgprs).tobytes(), memory.code.fetch
+    users, fetch = packed(dispatch.user_sgprs), memory.code.fetch
     key = (_alike(dispatch), len(users))
     found = space.kept.pop(key, None)
     if found and found[0].program.is_same(fetch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from array import array
+import struct
 from collections.abc import Callable
 
 from gpu.core.errors import InvalidValue, Unsupported
@@ -104,8 +104,13 @@ class Machine:
         """A dispatch that is executed step by step. Raises what `InstructionCache.program` does."""
         program = self.caches.program(self.chip, dispatch, self.memory.read, anew=False)
         seed = self.random.getrandbits(64)
-        users = array("I", dispatch.user_sgprs).tobytes()
+        users = packed(dispatch.user_sgprs)
         return Execution(program, dispatch, self.memory, self.on_miss, seed, users)
+
+
+def packed(user_sgprs: tuple[int, ...]) -> bytes:
+    """User SGPRs as the arguments of an `Execution`."""
+    return struct.pack(f"<{len(user_sgprs)}I", *user_sgprs)
 
 
 class Execution(LaneGrid):
@@ -126,7 +131,7 @@ class Execution(LaneGrid):
     ):
         """Begins a dispatch of a program; see `LaneGrid`. Raises what `start_of` does.
 
-        `users` are user SGPRs, as dwords, in the place of the dispatch's own.
+        `users` are user SGPRs, `packed`, in the place of the dispatch's own.
         """
         self._dispatch = dispatch
         self.program = program

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from gpu.core.bits import align_down, align_up
 from gpu.sim.kgsl.chip.cpucache import Cached, CpuCaches
 from gpu.sim.linecaches import Data, LineCaches, Mode
-from gpu.sim.lines import LINE
 from gpu.sim.physical import Region
 from gpu.sim.record import DebugChannel
 from gpu.sim.translate import Mapping
@@ -63,10 +61,8 @@ class Caches(LineCaches[Agent]):
 
     def load(self, agent: Agent, mapping: Mapping, offset: int, size: int) -> bytes:
         """What an agent reads from a region."""
-        if self.mode != "none":
-            unit = 1 if agent == "cp" else LINE
-            start = align_down(offset, unit)
-            self._settle_cpu(mapping, start, align_up(offset + size, unit) - start)
+        if self.mode != "none" and agent == "cp":
+            self._settle_cpu(mapping, offset, size)
         return super().load(agent, mapping, offset, size)
 
     def store(self, agent: Agent, mapping: Mapping, offset: int, data: Data) -> None:
@@ -82,11 +78,11 @@ class Caches(LineCaches[Agent]):
         else:
             self.written_in_place(mapping, offset, len(data))
 
-    def see(self, agent: Agent, mapping: Mapping, offset: int, data: bytes) -> None:
-        """Tells of whole lines that an agent has read where memory itself is what caches give."""
+    def see(self, agent: Agent, mapping: Mapping, offset: int, data: bytes) -> bytes:
+        """What an agent reads of whole lines, which the CPU's caches may have."""
         if self.mode != "none" and self._settle_cpu(mapping, offset, len(data)):
             data = mapping.region.load(offset, len(data))
-        super().see(agent, mapping, offset, data)
+        return super().see(agent, mapping, offset, data)
 
     def written_in_place(self, mapping: Mapping, offset: int, size: int) -> None:
         """What shaders wrote to memory itself, in the mode "check"."""
