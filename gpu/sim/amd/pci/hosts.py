@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.pci.gmc import Hub
@@ -12,6 +12,7 @@ from gpu.sim.amd.pci.nbio import DOORBELL_BYTES, Nbio
 from gpu.sim.amd.pci.silicon import Silicon
 from gpu.sim.translate import PageFault, Translation
 
+SlotT = TypeVar("SlotT", bound=tuple[int, ...])
 UNRUNG: Final = (1 << 64) - 1
 """What the model puts into a doorbell that nobody has rung; a 32-bit ring shows against it."""
 
@@ -120,3 +121,32 @@ class Parts:
         self.hub = hub
         self.nbio = nbio
         self.ih = ih
+
+
+class QueueBank(Generic[SlotT]):
+    """An engine's places for queues.
+
+    Attributes:
+        queues: those that are active, by place.
+    """
+
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        self._regs = parts.chip.regs
+        self.queues: dict[SlotT, RegisterQueue] = {}
+        self._is_loaded = False
+
+    def reset(self) -> None:
+        """Nothing runs."""
+        for queue in self.queues.values():
+            queue.hardware.stop("the chip was reset")
+        self.queues.clear()
+        self._is_loaded = False
+
+    def start(self) -> None:
+        """RLC has loaded all firmware."""
+        self._is_loaded = True
+
+    def hardware(self) -> list[HwQueue]:
+        """The queues themselves."""
+        return [queue.hardware for queue in self.queues.values()]
