@@ -14,7 +14,10 @@ _AgentT_contra = TypeVar("_AgentT_contra", contravariant=True)
 class Caching(Protocol[_AgentT_contra]):
     """What stands between agents and regions of memory."""
 
-    mode: str
+    @property
+    def mode(self) -> str:
+        """What a read gives of a line that has changed; see `gpu.sim.linecaches`."""
+        ...
 
     def load(self, agent: _AgentT_contra, mapping: Mapping, offset: int, size: int) -> bytes:
         """What an agent reads from a region. Raises SysError for memory that is gone."""

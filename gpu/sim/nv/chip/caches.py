@@ -22,7 +22,13 @@ from gpu.sim.record import DebugChannel
 from gpu.sim.translate import Mapping
 
 Agent = Literal["code", "constant", "data", "sked", "host", "copy"]
-_ADVICE: Final[dict[Agent, str]] = {
+_LEVELS: Final[dict[Agent, tuple[str, ...]]] = {
+    "code": ("code",),
+    "constant": ("constant",),
+    "data": ("data",),
+    "sked": ("sked",),
+}
+_ADVICE: Final = {
     "code": "INVALIDATE_INSTRUCTION_CACHE",
     "constant": "INVALIDATE_SHADER_CONSTANT_CACHE",
     "data": "INVALIDATE_SHADER_DATA_CACHE",
@@ -34,8 +40,7 @@ class Caches(LineCaches[Agent]):
     """The caches of one GPU; all that is written goes to L2, and is memory's at once."""
 
     def __init__(self, mode: Mode, debug: DebugChannel):
-        levels: dict[Agent, tuple[str, ...]] = {name: (name,) for name in _ADVICE}
-        super().__init__(mode, debug, levels, {**_ADVICE})
+        super().__init__(mode, debug, _LEVELS, _ADVICE)
 
     def invalidate(self, *names: str) -> None:
         """Forgets all that some caches hold."""
