@@ -20,7 +20,6 @@ from gpu.core.elf import parse_object
 from gpu.core.errors import Unsupported
 from unit.linear_kernels import (
     COMPUTED,
-    HOST,
     Kernel,
     Toolchain,
     assert_same,
