@@ -70,7 +70,7 @@ def _begin(what: Launch, memory: KernelMemory, space: _Space, seed: int) -> _Run
         grid.begin(what.constants, seed)
     else:
         dispatch = _translate(what)
-        program = space.code.program(dispatch, fetch, anew=True)
+        program = space.code.program(dispatch, fetch)
         lanes = ChunkedMemory(memory.data)
         grid = Execution(program, dispatch, lanes.map, lanes.fill, seed)
     return _Running(grid, lanes, (space.kept, key))
