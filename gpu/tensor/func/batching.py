@@ -14,6 +14,7 @@ from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import Unsupported
 from gpu.runtime.origins import copy_origin
+from gpu.runtime.status import CHECKED
 from gpu.tensor import customgrad
 from gpu.tensor.loops import Bound, given, make_loop
 
@@ -157,6 +158,8 @@ def _custom_grad(node: Node, batch: Batch) -> Node:
         )
     if rule in customgrad.AXES:
         numbers = [*_later(numbers)]
+    if rule == CHECKED:  # the words are those of all examples
+        numbers.insert(1, batch.size)
     return G.custom_grad(rule, first, operands, *numbers)
 
 

@@ -54,6 +54,7 @@ class StockBridge:
         """Bytes of the engine that stay what they are: those that change are written."""
         for at, value in enumerate(data, address):
             if self._known.get(at) != value:
+                self._known.pop(at, None)  # unknown, should this fail on its way
                 self._write(at, value)
                 self._known[at] = value
 
@@ -67,6 +68,9 @@ class StockBridge:
         """Some 20 commands; fewer where the last request was like it."""
         if request.kind.has_data:
             self._set(DATA, request.value.to_bytes(4, "big"))
+        else:
+            for at in range(DATA, DATA + 4):  # what is read comes where data of writes lies
+                self._known.pop(at, None)
         self._set(ADDRESS, (request.address & 0xFFFF_FFFF).to_bytes(4, "big"))
         self._set(ADDRESS_HIGH, (request.address >> 32).to_bytes(4, "big"))
         self._set(ENABLES, bytes((request.enables,)))
@@ -88,8 +92,6 @@ class StockBridge:
         status = self.read(COMPLETION, 1)[0] >> 5
         if request.kind.has_data:
             return Completion(0, status)
-        for at in range(DATA, DATA + 4):  # what is read lies where data of writes does
-            self._known.pop(at, None)
         return Completion(int.from_bytes(self.read(DATA, 4), "big"), status)
 
     def stream_out(self, address: int, data: bytes) -> None:
