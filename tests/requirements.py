@@ -21,6 +21,20 @@ def _lacks_amx() -> str | None:
     return f"this machine lacks {', '.join(missing)}" if missing else None
 
 
+def _lacks_fma() -> str | None:
+    from gpu.compiler.targets.cpu import host_target
+
+    return None if "fma" in host_target().native.ops else "this CPU has no such instruction"
+
+
+def _lacks_f16c() -> str | None:
+    from gpu import dtypes
+    from gpu.compiler.targets.cpu import host_target
+
+    converts = dtypes.float16 in host_target().native.compute_as_float32
+    return None if converts else "this CPU converts no float16"
+
+
 def _lacks_clang() -> str | None:
     from gpu.compiler.toolchain.clang import find_clang
     from gpu.core.errors import Unsupported
@@ -140,6 +154,8 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "autogen": partial(_lacks_module, "ctypeslib"),
     "nvidia-source": _lacks_nvidia_source,
     "amx": _lacks_amx,
+    "fma": _lacks_fma,
+    "f16c": _lacks_f16c,
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
     "simulated-mac": _lacks_simulated_mac,

@@ -64,7 +64,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.sim.amd.chip": (
         *("gpu.core", "gpu.autogen", "gpu.sim.isa", "gpu.sim.amd.chips"),
         *("gpu.sim.simulation", "gpu.sim.record", "gpu.sim.physical", "gpu.sim.translate"),
-        *("gpu.sim.port", "gpu.sim.chunks", "gpu.sim.lines", "gpu.sim.executor"),
+        *("gpu.sim.port", "gpu.sim.chunks", "gpu.sim.linecaches", "gpu.sim.executor"),
     ),
     "gpu.compiler": ("gpu.core",),
     "gpu.compiler.ir": ("gpu.core",),

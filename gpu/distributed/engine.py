@@ -288,13 +288,16 @@ class Engine:
     def _listen(self) -> bool:
         """Reads what a rank told, if one did."""
         self._outgoing = [r for r in self._outgoing if not self._has_left(r)]
-        status = self._mpi.Status()
         try:
-            if self._failure is not None or not self._listening.Test(status):
-                return False
+            return self._failure is None and self._hear()
         except self._mpi.Exception as error:
             self._fail(self._lost(error, None))
             return True
+
+    def _hear(self) -> bool:
+        status = self._mpi.Status()
+        if not self._listening.Test(status):
+            return False
         sender = status.Get_source()
         message = messages.unpack(self._letter[: status.Get_count(self._mpi.BYTE)], sender)
         self._listening = self._control.Irecv(self._letter, self._mpi.ANY_SOURCE)
@@ -377,8 +380,11 @@ class Engine:
         rank = self._first_dead()
         if rank is None:
             return DistributedError(f"MPI failed in {what}, call {number}: {error}")
-        host = self.world.hosts[rank]
-        text = f"rank {rank} on {host} died; this rank was in call {number}, {what}"
+        self._hear_the_rest()
+        host, why = self.world.hosts[rank], "died"
+        if rank in self._ended:
+            why = "has ended its program"
+        text = f"rank {rank} on {host} {why}; this rank was in call {number}, {what}"
         return PeerLost(text, rank, host, number, what.name)
 
     def _first_dead(self) -> int | None:
@@ -389,6 +395,15 @@ class Engine:
             return None
         ranks = failed.Translate_ranks(None, self._control.Get_group())
         return int(ranks[0]) if len(ranks) else None
+
+    def _hear_the_rest(self) -> None:
+        """Reads what was told before a rank died, which MPI's error has overtaken."""
+        try:
+            self._control.Ack_failed()  # else nobody is listened to any more
+            while self._failure is None and any(self._hear() for _ in range(_AT_ONCE)):
+                pass
+        except (self._mpi.Exception, NotImplementedError) as error:
+            log.info("what was told before a rank died is not read: %s", error)
 
     def _fail(self, error: Exception, is_told: bool = True) -> None:
         """Ends all calls, and those to come, with an error."""

@@ -8,16 +8,14 @@ a copy of what the caches give, and what the kernel changed in it is stored when
 So a missing invalidate is noticed for whole chunks, not for the lines that were touched, and once
 in a kernel. What a kernel was given in place is offered to the next one like it: native code then
 gives itself a chunk when it misses it, copies it first where it is read, and the caches are told of
-that copy when the turn ends. What a GPU's own caches and ports are like is left to the classes that
-derive.
+that copy when the turn ends.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +24,12 @@ from gpu.core.bits import align_down, align_up
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap, Offer
 from gpu.sim.physical import Pool
-from gpu.sim.translate import PAGE_SIZE, Mapping, PageFault, Translation
+from gpu.sim.port import AgentPort, Caching
+from gpu.sim.translate import PAGE_SIZE, Mapping, PageFault
 
 STORES: Final = layout.WRITE | layout.ATOMIC
+IN_PLACE: Final = 64 << 10
+"""Bytes of a chunk that is the memory itself."""
 LOADS: Final = layout.READ | layout.ATOMIC
 _KINDS: Final = (LOADS, layout.SCALAR)
 _MANY: Final = 16  # chunks after which the next ones are twice as large
@@ -76,23 +77,31 @@ class Copy(NamedTuple):
 
     Attributes:
         kind: the bits of `layout` that such loads ask for.
-        scalar: whether they are scalar loads.
+        agent: who reads by them.
         data: the bytes; the next kernel's are copied there.
     """
 
     kind: int
-    scalar: bool
+    agent: Any
     data: memoryview
 
 
 class Offers:
     """Memory itself that native code gives a kernel when it misses it."""
 
-    def __init__(self, map: MemoryMap, chunks: list[Chunk], own: Sequence[Span], copies: bool):
+    def __init__(
+        self,
+        map: MemoryMap,
+        chunks: list[Chunk],
+        own: Sequence[Span],
+        caches: Caching[Any],
+        agents: Sequence[object],
+    ):
         """Makes a map one of chunks that are offered, and of what a kernel brings along.
 
-        `copies` tells whether caches hold what is read of memory that may be cached.
+        `agents` are those that the caches know for loads of each kind.
         """
+        self._caches = caches
         spans = {c.start: ((c.start, c.size, c.host, 0), Offer(c.offered)) for c in chunks}
         spans |= {span[0]: (span, Offer()) for span in own}
         starts = sorted(spans)
@@ -103,56 +112,65 @@ class Offers:
         self._given: list[tuple[Chunk, int, list[Copy]]] = []
         for chunk in chunks:
             place, made = starts.index(chunk.start), []
-            for number, kind in enumerate(_KINDS):
-                if copies and chunk.mapping.cached and chunk.offered & kind:
+            for number, (kind, agent) in enumerate(zip(_KINDS, agents, strict=True), 1):
+                if caches.mode != "none" and chunk.mapping.cached and chunk.offered & kind:
                     data = np.empty(chunk.size, np.uint8)
-                    table.offered[place, 1 + number] = data.ctypes.data
-                    made.append(Copy(kind, bool(number), data.data))
+                    table.offered[place, number] = data.ctypes.data
+                    made.append(Copy(kind, agent, data.data))
+            chunk.flags = 0
             self._given.append((chunk, 4 * place + 3, made))
 
-    def renew(self) -> None:
-        """Offers all of it to a kernel that begins."""
-        for chunk, *_ in self._given:
-            chunk.flags = 0
-        self._words[:] = self._blank
+    def take_note(self, last: bool) -> None:
+        """Tells the caches of what native code has given itself since the last time.
 
-    def take_note(self, see: Callable[[Chunk, bool, bytes], None]) -> None:
-        """Tells of what native code has given itself since the last time, as `_see` does."""
+        At the `last` time also of what it may have written; all is offered to the next kernel then.
+        """
+        caches, words = self._caches, self._words
         for chunk, place, copies in self._given:
-            before, flags = chunk.flags, self._words[place]
+            before, flags = chunk.flags, words[place]
             if flags != before:
-                chunk.flags = flags
-                for kind, scalar, data in copies:
+                for kind, agent, data in copies:
                     if flags & kind and not before & kind:
-                        see(chunk, scalar, bytes(data))
+                        caches.see(agent, chunk.mapping, chunk.offset, bytes(data))
+            if last and flags & STORES:
+                caches.written_in_place(chunk.mapping, chunk.offset, chunk.size)
+            chunk.flags = 0 if last else flags
+        if last:
+            words[:] = self._blank
 
 
-class ChunkedMemory(ABC):
+class ChunkedMemory:
     """Fills a `MemoryMap` from a process's memory while a kernel runs.
 
     Chunks that are the memory itself grow with their number.
 
     Attributes:
         map: what the engine sees.
-        in_place: bytes of a chunk that is the memory itself, a power of two of at least a page; of
-            one that is a copy a page.
     """
 
-    in_place: int
-
-    def __init__(self, space: Translation, mode: str, own: Sequence[Span] = ()):
+    def __init__(
+        self,
+        port: AgentPort[Any],
+        scalars: AgentPort[Any] | None = None,
+        own: Sequence[Span] = (),
+        in_place: int = IN_PLACE,
+    ):
         """Memory of a kernel.
 
         Args:
-            space: its addresses.
-            mode: of the caches before the memory.
+            port: how it loads and stores.
+            scalars: the same for scalar loads, where those have a cache of their own.
             own: memory that the kernel brings along.
+            in_place: bytes of a chunk that is the memory itself, a power of two of at least a page;
+                of one that is a copy a page.
         """
-        self._space = space
-        self._mode = mode
-        self._own = own
-        self._generation = space.generation
+        self._port, self._scalars = port, scalars
+        self._agents = (port.agent, (scalars or port).agent)
+        self._space, self._caches = port.space, port.caches
+        self._own, self._in_place = own, in_place
+        self._generation = port.space.generation
         self._chunks: dict[int, Chunk] = {}
+        self._held: list[Chunk] = []
         self._offers: Offers | None = None
         self.map = MemoryMap()
         self._update()
@@ -167,9 +185,7 @@ class ChunkedMemory(ABC):
             self._chunks = {chunk.start: chunk for chunk in chunks}
             self._update()
             if chunks:
-                self._offers = Offers(self.map, chunks, self._own, self._mode != "none")
-        if self._offers:
-            self._offers.renew()
+                self._offers = Offers(self.map, chunks, self._own, self._caches, self._agents)
 
     def _used_together(self) -> list[Chunk]:
         """What was given, neighbours that were used as one joined; nothing where that is much."""
@@ -197,7 +213,9 @@ class ChunkedMemory(ABC):
 
     def end_turn(self, last: bool) -> None:
         """Lets others see what the kernel wrote; `last` when it has ended. Raises PageFault."""
-        self._take_note()
+        if self._offers:  # of all that there is
+            self._offers.take_note(last)
+            return
         copies = False
         for start, chunk in list(self._chunks.items()):
             if chunk.copy is not None:
@@ -205,29 +223,44 @@ class ChunkedMemory(ABC):
                 del self._chunks[start]
                 copies = True
             elif last and chunk.flags & STORES:
-                self._written_in_place(chunk)
+                self._caches.written_in_place(chunk.mapping, chunk.offset, chunk.size)
         if copies:
             self._update()
 
-    @abstractmethod
-    def _see(self, chunk: Chunk, scalar: bool, data: bytes) -> None:
-        """Tells the caches what is read of memory itself, by scalar loads or all others."""
+    def fill(self, address: int, size: int, access: int) -> None:
+        """Gives the engine what it misses. Raises PageFault."""
+        if self._offers:
+            self._offers.take_note(last=False)
+        at, touched = address, []
+        while at < address + size:
+            touched.append(self._chunk(at, bool(access & STORES)))
+            at = touched[-1].end
+        if len(touched) > 1:  # an access must lie in one range; chunks of one kind join
+            for chunk in touched:
+                access |= chunk.flags
+            if not self._is_in_place(touched[0].mapping):
+                touched = [self._joined(touched)]
+        for chunk in touched:
+            self._give(chunk, access)
+        self._update()
 
-    @abstractmethod
-    def _copy(self, chunk: Chunk, access: int) -> None:
-        """Gives a chunk a copy for what `access` asks for now, and flags that say so."""
+    def hold(self, address: int, size: int) -> bool:
+        """Gives a range that only this kernel uses, for reading and writing, as one.
 
-    @abstractmethod
-    def _write(self, address: int, data: bytes) -> None:
-        """Stores what a kernel changed in a copy. Raises PageFault."""
-
-    @abstractmethod
-    def _written_in_place(self, chunk: Chunk) -> None:
-        """Tells the caches that a kernel may have written to memory itself."""
-
-    def _shown(self) -> list[Chunk]:
-        """All chunks that the engine sees."""
-        return list(self._chunks.values())
+        False where it is not one piece of memory that can be given in place. Raises PageFault.
+        """
+        mapping = self._space.translate(address, write=True)
+        region = mapping.region
+        if address + size > mapping.end:
+            self._space.translate(mapping.end, write=True)
+            return False
+        if not self._is_in_place(mapping) or not isinstance(region, Pool):
+            return False
+        chunk = Chunk(mapping, address, size, flags=layout.READ | STORES)
+        chunk.host = region.host_address(chunk.offset)
+        self._held = [chunk]
+        self._update()
+        return True
 
     def _is_current(self, chunk: Chunk) -> bool:
         if not chunk.flags:
@@ -239,7 +272,7 @@ class ChunkedMemory(ABC):
         return found is chunk.mapping
 
     def _is_in_place(self, mapping: Mapping) -> bool:
-        safe = self._mode != "oldest" or not mapping.cached
+        safe = self._caches.mode != "oldest" or not mapping.cached
         return safe and isinstance(mapping.region, Pool)
 
     def _chunk(self, address: int, write: bool) -> Chunk:
@@ -247,7 +280,7 @@ class ChunkedMemory(ABC):
         mapping = self._space.translate(address, write)
         step = PAGE_SIZE
         if self._is_in_place(mapping):
-            step = self.in_place << min(_MOST_DOUBLED, len(self._chunks) // _MANY)
+            step = self._in_place << min(_MOST_DOUBLED, len(self._chunks) // _MANY)
         start = max(mapping.start, align_down(address, step))
         end = min(mapping.end, align_up(address + 1, step))
         for chunk in self._chunks.values():
@@ -273,17 +306,26 @@ class ChunkedMemory(ABC):
     def _read_in_place(self, chunk: Chunk, flags: int) -> None:
         """Memory itself is given with these flags."""
         before, chunk.flags = chunk.flags, flags
-        if self._mode == "none" or not chunk.mapping.cached:
+        if self._caches.mode == "none" or not chunk.mapping.cached:
             return
-        for kind in _KINDS:
+        for kind, agent in zip(_KINDS, self._agents, strict=True):
             if flags & kind and not before & kind:
                 data = chunk.mapping.region.load(chunk.offset, chunk.size)
-                self._see(chunk, kind == layout.SCALAR, data)
+                self._caches.see(agent, chunk.mapping, chunk.offset, data)
 
-    def _take_note(self) -> None:
-        """Tells the caches of what native code has given itself."""
-        if self._offers:
-            self._offers.take_note(self._see)
+    def _copy(self, chunk: Chunk, access: int) -> None:
+        """Gives a chunk a copy of what the caches have for an access, and flags that say so.
+
+        What two caches have may differ: a copy is for the loads of one.
+        """
+        port, flags = self._port, chunk.flags | access | layout.READ
+        if self._scalars and access == layout.SCALAR:
+            port, flags = self._scalars, layout.SCALAR
+        elif self._scalars:
+            flags &= layout.READ | STORES
+        chunk.flags, chunk.before = flags, port.read(chunk.start, chunk.size)
+        chunk.copy = np.frombuffer(bytearray(chunk.before), np.uint8)
+        chunk.host = chunk.copy.ctypes.data
 
     def _store_changes(self, chunk: Chunk) -> None:
         if chunk.copy is None or not chunk.flags & STORES:
@@ -295,41 +337,7 @@ class ChunkedMemory(ABC):
         breaks = np.flatnonzero(np.diff(changed) != 1) + 1
         for run in np.split(changed, breaks):
             first, last = int(run[0]), int(run[-1])
-            self._write(chunk.start + first, chunk.copy[first : last + 1].tobytes())
-
-    def _update(self) -> None:
-        """Makes ranges of what is given; neighbours of one kind are one range. Offers nothing."""
-        self._offers = None
-        ranges: list[Span] = []
-        for chunk in sorted(filter(_flags_of, self._shown()), key=_start_of):
-            if ranges:
-                before, size, host, flags = ranges[-1]
-                joins = before + size == chunk.start and host + size == chunk.host
-                if joins and flags == chunk.flags:
-                    ranges[-1] = (before, size + chunk.size, host, flags)
-                    continue
-            ranges.append((chunk.start, chunk.size, chunk.host, chunk.flags))
-        self.map.replace(sorted([*ranges, *self._own]))
-
-
-class JoiningMemory(ChunkedMemory):
-    """Memory of an engine whose accesses may lie in several chunks."""
-
-    def fill(self, address: int, size: int, access: int) -> None:
-        """Gives the engine what it misses. Raises PageFault."""
-        self._take_note()
-        at, touched = address, []
-        while at < address + size:
-            touched.append(self._chunk(at, bool(access & STORES)))
-            at = touched[-1].end
-        if len(touched) > 1:  # an access must lie in one range; chunks of one kind join
-            for chunk in touched:
-                access |= chunk.flags
-            if not self._is_in_place(touched[0].mapping):
-                touched = [self._joined(touched)]
-        for chunk in touched:
-            self._give(chunk, access)
-        self._update()
+            self._port.write(chunk.start + first, chunk.copy[first : last + 1].tobytes())
 
     def _joined(self, chunks: list[Chunk]) -> Chunk:
         """One chunk for several, whose copies lie apart."""
@@ -341,12 +349,21 @@ class JoiningMemory(ChunkedMemory):
             first.mapping, first.start, min(chunks[-1].end, first.mapping.end) - first.start
         )
 
-
-def fill_copy(chunk: Chunk, data: bytes) -> None:
-    """Makes a copy of what the caches gave the bytes of a chunk."""
-    chunk.before = data
-    chunk.copy = np.frombuffer(bytearray(data), np.uint8)
-    chunk.host = chunk.copy.ctypes.data
+    def _update(self) -> None:
+        """Makes ranges of what is given; neighbours of one kind are one range. Offers nothing."""
+        self._offers = None
+        ranges: list[Span] = []
+        for chunk in sorted(
+            filter(_flags_of, [*self._chunks.values(), *self._held]), key=_start_of
+        ):
+            if ranges:
+                before, size, host, flags = ranges[-1]
+                joins = before + size == chunk.start and host + size == chunk.host
+                if joins and flags == chunk.flags:
+                    ranges[-1] = (before, size + chunk.size, host, flags)
+                    continue
+            ranges.append((chunk.start, chunk.size, chunk.host, chunk.flags))
+        self.map.replace(sorted([*ranges, *self._own]))
 
 
 def _start_of(chunk: Chunk) -> int:

@@ -7,15 +7,13 @@ A model knows queues, packets and memory; what a kernel's code does is the busin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from collections.abc import Hashable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gpu.core.errors import GpuFault
 from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.isa.grid import LaneGrid
 
-P = ParamSpec("P")
-T = TypeVar("T")
 LaunchT_contra = TypeVar("LaunchT_contra", contravariant=True)
 MemoryT_contra = TypeVar("MemoryT_contra", contravariant=True)
 _MOST_KEPT: Final = 64
@@ -81,31 +79,15 @@ class Endless:
 
 
 GridT = TypeVar("GridT", bound=LaneGrid)
-MemoryT = TypeVar("MemoryT", bound=ChunkedMemory)
+Kept = dict[Hashable, tuple[GridT, ChunkedMemory]]
+"""Grids of one address space that have ended and their memory, for the next ones like them."""
 
 
-class Kept(Generic[GridT, MemoryT]):
-    """Grids of one address space that have ended and their memory, for the next ones like them."""
-
-    def __init__(self) -> None:
-        self._held: dict[Hashable, tuple[GridT, MemoryT]] = {}
-
-    def take(self, key: Hashable) -> tuple[GridT, MemoryT] | None:
-        """The last one with this key, if it is still kept; it is the taker's now."""
-        return self._held.pop(key, None)
-
-    def put(self, key: Hashable, grid: GridT, memory: MemoryT) -> None:
-        """Keeps one that has ended."""
-        self._held[key] = grid, memory
-        if len(self._held) > _MOST_KEPT:
-            del self._held[next(iter(self._held))]
-
-
-class RunningLanes(ABC, Generic[GridT, MemoryT]):
+class RunningLanes(ABC, Generic[GridT]):
     """A grid on the lane engine: a `RunningKernel` whose writes others see when its turn ends."""
 
     def __init__(
-        self, grid: GridT, memory: MemoryT, kept: tuple[Kept[GridT, MemoryT], Hashable] | None
+        self, grid: GridT, memory: ChunkedMemory, kept: tuple[Kept[GridT], Hashable] | None
     ):
         """`kept` is where both are put, with a key, when the grid has ended; None for nowhere."""
         self._grid = grid
@@ -115,30 +97,37 @@ class RunningLanes(ABC, Generic[GridT, MemoryT]):
 
     def step(self, budget: int) -> bool:
         """Does `budget` branches of it; True when the whole grid is done."""
-        return self._in_turn(self._grid.step, budget)
+        grid = self._grid
+        self._memory.begin_turn()
+        over = True
+        try:
+            over = grid.step(budget)
+        except GpuFault as fault:
+            raise self._told(fault) from fault
+        finally:
+            self._memory.end_turn(over)
+            self.instructions = grid.instructions
+        if over:
+            grid.release()
+            if self._kept:
+                kept, key = self._kept
+                kept[key] = grid, self._memory
+                if len(kept) > _MOST_KEPT:
+                    del kept[next(iter(kept))]
+        return over
 
     def why_stuck(self) -> str:
         """Why it does not get on unless others write memory."""
-        return self._in_turn(self._grid.why_stuck) if self._grid.stands else ""
+        if not self._grid.stands:
+            return ""
+        self._memory.begin_turn()
+        try:
+            return self._grid.why_stuck()
+        except GpuFault as fault:
+            raise self._told(fault) from fault
+        finally:
+            self._memory.end_turn(last=False)
 
     @abstractmethod
     def _told(self, fault: GpuFault) -> Exception:
         """A fault of the engine's, as the chip tells of it."""
-
-    def _in_turn(self, run: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        self._memory.begin_turn()
-        over = True
-        try:
-            result = run(*args, **options)
-            over = self._grid.ended
-        except GpuFault as fault:
-            raise self._told(fault) from fault
-        finally:
-            self._memory.end_turn(last=over)
-            self.instructions = self._grid.instructions
-        if over:
-            self._grid.release()
-            if self._kept:
-                kept, key = self._kept
-                kept.put(key, self._grid, self._memory)
-        return result

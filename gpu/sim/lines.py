@@ -45,11 +45,11 @@ class Lines(Generic[R]):
         Gives the offsets of the lines of which it holds something else. `seen` must not change.
         """
         end = start + len(seen)
-        if self._is_free(region, start, end):
-            self._taken.append((region, start, end, seen))
-            return []
-        self._settle()
-        return self._hold(region, start, seen)
+        if (self._taken or self._blocks) and not self._is_free(region, start, end):
+            self._settle()
+            return self._hold(region, start, seen)
+        self._taken.append((region, start, end, seen))
+        return []
 
     def _is_free(self, region: R, start: int, end: int) -> bool:
         """Whether it is plain that it holds nothing of a range: while little is held."""

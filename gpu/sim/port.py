@@ -14,12 +14,25 @@ _AgentT_contra = TypeVar("_AgentT_contra", contravariant=True)
 class Caching(Protocol[_AgentT_contra]):
     """What stands between agents and regions of memory."""
 
+    @property
+    def mode(self) -> str:
+        """What a read gives of a line that has changed; see `gpu.sim.linecaches`."""
+        ...
+
     def load(self, agent: _AgentT_contra, mapping: Mapping, offset: int, size: int) -> bytes:
         """What an agent reads from a region. Raises SysError for memory that is gone."""
         ...
 
     def store(self, agent: _AgentT_contra, mapping: Mapping, offset: int, data: memoryview) -> None:
         """What an agent writes to a region. Raises SysError for memory that is gone."""
+        ...
+
+    def see(self, agent: _AgentT_contra, mapping: Mapping, offset: int, data: bytes) -> bytes:
+        """What an agent reads of whole lines of which memory has `data`."""
+        ...
+
+    def written_in_place(self, mapping: Mapping, offset: int, size: int) -> None:
+        """Tells of what a kernel wrote to memory itself."""
         ...
 
 
@@ -34,6 +47,12 @@ class AgentPort(Generic[AgentT]):
     def as_agent(self, agent: AgentT) -> Self:
         """The same memory, seen by another agent."""
         return type(self)(self.space, self.caches, agent)
+
+    def fetch(self, address: int, size: int) -> bytes:
+        """Bytes from an address on, fewer than `size` where its mapping ends."""
+        mapping = self.space.translate(address, write=False)
+        offset, count = mapping.offset + address - mapping.start, min(size, mapping.end - address)
+        return self.caches.load(self.agent, mapping, offset, count)
 
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes at any address."""

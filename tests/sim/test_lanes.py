@@ -19,14 +19,15 @@ from gpu.drivers.am.code.object import read_code_object
 from gpu.drivers.am.kfd.port import QueueOptions, open_kfd
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.program import HCQProgram
-from gpu.sim.amd.chip.caches import CacheControl, Caches, Mode
+from gpu.sim.amd.chip.caches import CacheControl, Caches
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
-from gpu.sim.amd.chip.lanememory import IN_PLACE, LaneMemory
 from gpu.sim.amd.chip.lanes import LaneExecutor
 from gpu.sim.amd.kfd.world import KfdWorld
+from gpu.sim.chunks import IN_PLACE, ChunkedMemory
 from gpu.sim.clock import VirtualClock
 from gpu.sim.executor import RunningKernel
 from gpu.sim.isa import layout
+from gpu.sim.linecaches import Mode
 from gpu.sim.physical import Pool
 from gpu.sim.record import DebugChannel
 from gpu.sim.translate import AddressSpace, Mapping, PageFault
@@ -115,20 +116,22 @@ def test_launches_follow_each_other(machine: Machine) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[LaneMemory]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[ChunkedMemory]:
     """Whose memory was asked for something, once for each time."""
-    found: list[LaneMemory] = []
-    fill = LaneMemory.fill
+    found: list[ChunkedMemory] = []
+    fill = ChunkedMemory.fill
 
-    def filled(self: LaneMemory, address: int, size: int, access: int) -> None:
+    def filled(self: ChunkedMemory, address: int, size: int, access: int) -> None:
         found.append(self)
         fill(self, address, size, access)
 
-    monkeypatch.setattr(LaneMemory, "fill", filled)
+    monkeypatch.setattr(ChunkedMemory, "fill", filled)
     return found
 
 
-def test_launches_alike_give_themselves_memory(machine: Machine, asked: list[LaneMemory]) -> None:
+def test_launches_alike_give_themselves_memory(
+    machine: Machine, asked: list[ChunkedMemory]
+) -> None:
     """Only the first one asks for it, until something is mapped differently."""
     program, sizes = machine.load(shifted(600, 0))
     x, y, z = (machine.buffer(np.zeros(600, np.float32)) for _ in range(3))
@@ -164,7 +167,7 @@ def test_code_that_was_overwritten_runs_as_it_is_now(machine: Machine) -> None:
 
 
 def test_a_missing_invalidate_is_seen_of_what_native_code_gave_itself(
-    machine: Machine, asked: list[LaneMemory], monkeypatch: pytest.MonkeyPatch
+    machine: Machine, asked: list[ChunkedMemory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, sizes = machine.load(shifted(600, 0))
     x, y = (machine.buffer(np.zeros(600, np.float32)) for _ in range(2))
@@ -221,6 +224,11 @@ def test_code_runs_as_that_of_the_dispatchs_chip(compute: Literal["pm4", "aql"])
     machine.world.close()
 
 
+def shown(memory: KernelMemory) -> ChunkedMemory:
+    """What waves of a kernel see."""
+    return ChunkedMemory(memory.vector, memory.scalar)
+
+
 class Memory:
     """A mapping of a pool, as a kernel sees it."""
 
@@ -234,7 +242,7 @@ class Memory:
         end = self.AT + self.SIZE
         space.map(Mapping(self.AT, end, self.pool, 0, writable))
         self.space, self.caches = space, Caches(mode, True, self.debug)
-        self.view = LaneMemory(KernelMemory(space, self.caches))
+        self.view = shown(KernelMemory(space, self.caches))
 
     def close(self) -> None:
         self.pool.close()
@@ -256,7 +264,7 @@ def test_a_missing_invalidate_is_seen(memory: Memory, access: int) -> None:
         if turn == 2:
             both = CacheControl(invalidate_vector=True, invalidate_scalar=True, invalidate_l2=True)
             memory.caches.control(both)
-        view = LaneMemory(KernelMemory(memory.space, memory.caches))
+        view = shown(KernelMemory(memory.space, memory.caches))
         view.fill(at, 4, access)
         stale = turn == 1 and memory.caches.mode == "oldest"
         assert view.map.read(at, 4) == (b"old!" if stale else value)
@@ -292,7 +300,7 @@ def test_what_is_only_offered_leaves_no_trace() -> None:
     like.end_turn(last=True)
     memory.pool.store(0, b"new!" * (IN_PLACE // 2))
     memory.caches.load("sdma", memory.space.translate(memory.AT, False), IN_PLACE, 4)
-    LaneMemory(KernelMemory(memory.space, memory.caches)).fill(memory.AT, 4, layout.READ)
+    shown(KernelMemory(memory.space, memory.caches)).fill(memory.AT, 4, layout.READ)
     assert not memory.debug.violations
     memory.close()
 

@@ -139,17 +139,19 @@ def test_woken_workers_are_kept_off_the_callers_processor(more: int) -> None:
     allowed = os.sched_getaffinity(0)
     workers = len(allowed) + more
     array = np.zeros(workers, np.int64)
-    others = set(os.listdir("/proc/self/task"))
     pool = Pool(workers, spin=0)
     run = program(parallel=True, pool=pool)
     for _ in range(3):
         run(array.ctypes.data)
         time.sleep(0.01)
-    threads = set(os.listdir("/proc/self/task")) - others
-    free = [len(os.sched_getaffinity(int(thread))) for thread in threads]
+    free = {t: len(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task")}
     pool.stop()
+    deadline = time.monotonic() + 20  # a thread is listed a little longer than it can be waited for
+    while len(ended := free.keys() - os.listdir("/proc/self/task")) < workers - 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     # All are as free as the caller where there are more of them than processors.
-    assert free == [len(allowed) - 1 + more] * (workers - 1)
+    assert [free[thread] for thread in ended] == [len(allowed) - 1 + more] * (workers - 1)
     assert array.tolist() == [3 * (w + 1) for w in range(workers)]
 
 

@@ -20,7 +20,6 @@ from gpu.core.elf import parse_object
 from gpu.core.errors import Unsupported
 from unit.linear_kernels import (
     COMPUTED,
-    HOST,
     Kernel,
     Toolchain,
     assert_same,
@@ -89,9 +88,9 @@ def test_constant_divisors_and_shift_counts(cpu: Toolchain, dtype: DType, lanes:
         assert_same(got, want, f"{name} {dtype.name} by {value}")
 
 
-@pytest.mark.skipif("fma" not in HOST.native.ops, reason="this CPU has no FMA")
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=lambda d: d.name)
-def test_fma_rounds_once(cpu: Toolchain, dtype: DType) -> None:
+def test_fma_rounds_once(cpu: Toolchain, dtype: DType, need: Callable[[str], None]) -> None:
+    need("fma")
     epsilon = np.finfo(dtype.np).eps
     x = np.full(8, 1 + epsilon, dtype.np)
     out = np.empty(8, dtype.np)
@@ -122,11 +121,11 @@ def test_every_cast(cpu: Toolchain, source: DType, lanes: int) -> None:
         assert_same(got, want, f"{source.name} to {target.name} x{lanes}")
 
 
-@pytest.mark.skipif(
-    dtypes.float16 not in HOST.native.compute_as_float32, reason="this CPU has no F16C"
-)
 @pytest.mark.parametrize("lanes", [1, 8])
-def test_half_converts_to_and_from_float(cpu: Toolchain, lanes: int) -> None:
+def test_half_converts_to_and_from_float(
+    cpu: Toolchain, lanes: int, need: Callable[[str], None]
+) -> None:
+    need("f16c")
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     finite = every[np.isfinite(every)].astype(np.float32)
     singles = np.concatenate([every.astype(np.float32), finite * np.float32(1.00049)])

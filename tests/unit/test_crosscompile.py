@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from gpu.compiler.ir.graph import Node
 from gpu.compiler.render.llvm.cpu import LLVMRenderer
 from gpu.compiler.targets import ImageLimits
 from gpu.compiler.targets.cpu import host_target
-from gpu.core.errors import ConfigError, Unsupported
+from gpu.compiler.toolchain.base import disassemble_elf
+from gpu.core.errors import CompileError, ConfigError, Unsupported
 from gpu.runtime.compile import compile_graph
 from gpu.runtime.crosscompile import cross_compile
 from gpu.runtime.device import Toolchain, toolchain_for
@@ -133,3 +135,16 @@ def test_what_is_no_machine_is_refused() -> None:
             toolchain_for(device)
     with pytest.raises(Unsupported, match="OpenCL driver"):
         toolchain_for("QCOM:CL:a630")
+
+
+def test_an_objdump_that_lacks_the_machine_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "can't disassemble for architecture UNKNOWN!"
+    for text, raised in ((said, Unsupported), ("no memory is left", CompileError)):
+        tool = tmp_path / "objdump"
+        tool.write_text(f'#!/bin/sh\necho "objdump: {text}" >&2\nexit 1\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(raised, match="objdump"):
+            disassemble_elf(b"")

@@ -16,6 +16,7 @@ from gpu.core.errors import CompileError, Unsupported
 from gpu.core.files import DiskCache, atomic_write, content_signature, object_cache_dir
 
 _TOOL_TIMEOUT: Final = 60.0  # seconds
+_NO_SUCH_MACHINE: Final = "can't disassemble for architecture"  # binutils 2.40
 _HERE: Final = Path(__file__).parent
 
 
@@ -101,16 +102,22 @@ def _code_signature(kind: type[Compiler]) -> str:
 def disassemble_elf(lib: bytes) -> str:
     """An ELF object through `llvm-objdump`, which knows all targets, or binutils' `objdump`.
 
-    Raises Unsupported where neither is in PATH, CompileError where the tool fails.
+    Raises Unsupported where neither is in PATH, or the one there knows no such machine;
+    CompileError where the tool fails.
     """
     import shutil
 
+    why = "disassembling needs llvm-objdump or objdump in PATH"
     for name, options in (("llvm-objdump", ["-d", "-r"]), ("objdump", ["-d", "-r", "-w"])):
         if tool := shutil.which(name):
-            return run_on_file([tool, *options], lib)
+            try:
+                return run_on_file([tool, *options], lib)
+            except CompileError as error:
+                if _NO_SUCH_MACHINE not in error.message:
+                    raise
+                why = f"{tool} knows no machine such as this code is for"
     raise Unsupported(
-        "disassembling needs llvm-objdump or objdump in PATH; install LLVM's tools (Debian: the"
-        " package llvm) or binutils"
+        f"{why}; install LLVM's tools (Debian: the package llvm) or binutils for that machine"
     )
 
 

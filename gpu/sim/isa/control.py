@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa import frames, layout
+from gpu.sim.isa import frames, jumps, layout
 from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.values import Emitter, Value
@@ -62,20 +62,8 @@ def _take(e: Emitter, taken: str, fallen: str) -> None:
     """
     e.lines.append(f"{taken}:")
     target = frames.field(e, layout.TARGET, "ptr")
-    budget = frames.header(e, layout.BUDGET)
-    left = e.raw(f"sub i32 {budget}, 1")
-    frames.set_header(e, layout.BUDGET, "i32", left)
-    count = e.raw(
-        f"add i64 {frames.header(e, layout.COUNT, 'i64')},"
-        f" {frames.field(e, layout.IMMEDIATE, 'i64')}"
-    )
-    frames.set_header(e, layout.COUNT, "i64", count)
-    over = e.raw(f"icmp slt i32 {left}, 0")
-    e.lines.append(f"br i1 {over}, label %slice, label %go")
-    e.lines.append("go:")
-    frames.jump(e, target)
-    e.lines.append("slice:")
-    frames.stop(e, layout.SLICE, target)
+    jumps.add(e, frames.field(e, layout.IMMEDIATE, "i64"))
+    jumps.spend(e, target)
     if fallen:
         e.lines.append(f"{fallen}:")
         frames.next_record(e)

@@ -27,8 +27,8 @@ from gpu.sim.isa.waves import Bytes, Wave, aligned_bytes
 OnMiss = Callable[[int, int, int], None]
 _function: Final = cache(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p))
 _PLACE: Final = {name: number for number, name in enumerate(scheduler.FIELDS)}
-_BUDGET, _RANDOM, _LIVE = _PLACE["budget"], _PLACE["random"], _PLACE["live"]
-_NEXT, _GROUPS, _WAVES, _LDS = _PLACE["next"], _PLACE["groups"], _PLACE["waves"], _PLACE["lds"]
+_BUDGET, _RANDOM, _INSTRUCTIONS = _PLACE["budget"], _PLACE["random"], _PLACE["instructions"]
+_WAVES, _LDS = _PLACE["waves"], _PLACE["lds"]
 _RANGES, _COUNT, _OFFERS = _PLACE["ranges"], _PLACE["range_count"], _PLACE["offers"]
 _MOST: Final = (1 << 63) - 1
 _WHILE: Final = 1 << 16  # branches between two looks at signals
@@ -134,6 +134,7 @@ class LaneGrid(ABC):
         self._memory = memory
         self._on_miss = on_miss
         self._arguments = start.arguments.data
+        self._table = Table((), ())
         self._prepare(start, asks)
         self.begin(arguments, seed)
 
@@ -180,7 +181,6 @@ class LaneGrid(ABC):
     def begin(self, arguments: bytes, seed: int) -> None:
         """Begins another grid that differs in its arguments alone, where the last one has ended."""
         self._arguments[:] = arguments
-        self._table: Table | None = None
         self._circles: dict[int, tuple[int, Circle]] = {}
         self._waves: dict[int, Wave] = {}
         self.stands = False
@@ -209,13 +209,7 @@ class LaneGrid(ABC):
     @property
     def instructions(self) -> int:
         """Executed by the waves that have ended, each once for all lanes that take it together."""
-        return self._get("instructions")
-
-    @property
-    def ended(self) -> bool:
-        """Whether all waves have."""
-        fields = self._fields
-        return not fields[_LIVE] and fields[_NEXT] >= fields[_GROUPS]
+        return self._fields[_INSTRUCTIONS]
 
     def step(self, budget: int) -> bool:
         """Runs waves until they have used a budget up; True when the whole grid has ended.
@@ -227,9 +221,8 @@ class LaneGrid(ABC):
         self._fields[_BUDGET] = budget
         self.stands = False
         while True:
-            table = self._memory.table()
-            if table is not self._table:
-                self._take_ranges(table)
+            if self._memory.current is not self._table:
+                self._take_ranges(self._memory.table())
             status = self._run(self._address)
             if status == scheduler.SPENT:
                 return False
@@ -339,8 +332,10 @@ class LaneGrid(ABC):
 
     def _take_ranges(self, table: Table) -> None:
         """Tells the waves what addresses mean, which has changed."""
-        self._table, fields = table, self._fields
-        fields[_RANGES], fields[_COUNT], fields[_OFFERS] = table.address, table.count, table.offers
+        self._table = table
+        for fields in self._fields, self._first:  # the next grid begins with them
+            fields[_RANGES], fields[_COUNT] = table.address, table.count
+            fields[_OFFERS] = table.offers
 
     def _fill(self, wave: Wave, access: int) -> bool:
         """Asks the owner of the memory for what a wave has missed; whether it has it now."""

@@ -54,13 +54,16 @@ class MemoryMap:
     """Sorted ranges of GPU addresses backed by host memory, which must outlive it.
 
     An access must lie in one range: the owner joins neighbours whose host memory is adjacent too.
+
+    Attributes:
+        current: what `table` gave last; None where that has changed.
     """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ranges: list[tuple[int, int, int, int]] = []
         self._offers: Sequence[Offer] = ()
-        self._table: Table | None = None
+        self.current: Table | None = None
 
     def add(
         self, address: int, size: int, host_address: int, flags: int, scalar: bool = True
@@ -83,7 +86,7 @@ class MemoryMap:
             raise InvalidValue(f"{size:#x} bytes at {address:#x} overlap another range")
         self._starts.insert(index, address)
         self._ranges.insert(index, (address, size, host_address, flags))
-        self._offers, self._table = (), None
+        self._offers, self.current = (), None
 
     def remove(self, address: int) -> None:
         """Unmaps the range that begins at an address. Raises InvalidValue where none does."""
@@ -91,7 +94,7 @@ class MemoryMap:
         if index == len(self._starts) or self._starts[index] != address:
             raise InvalidValue(f"no range begins at {address:#x}")
         del self._starts[index], self._ranges[index]
-        self._offers, self._table = (), None
+        self._offers, self.current = (), None
 
     def replace(
         self, ranges: Sequence[tuple[int, int, int, int]], offers: Sequence[Offer] = ()
@@ -102,13 +105,13 @@ class MemoryMap:
         """
         self._starts = [start for start, *_ in ranges]
         self._ranges, self._offers = list(ranges), offers
-        self._table = None
+        self.current = None
 
     def table(self) -> Table:
         """The ranges as native code reads them; valid until the map changes."""
-        if self._table is None:
-            self._table = Table(self._ranges, self._offers)
-        return self._table
+        if self.current is None:
+            self.current = Table(self._ranges, self._offers)
+        return self.current
 
     def allows(self, address: int, size: int, access: int) -> bool:
         """Whether an access lies in one range that allows it."""

@@ -15,7 +15,6 @@ from typing import Final, Literal
 
 from gpu.core.errors import ConfigError
 from gpu.sim.faults import Given
-from gpu.sim.kgsl.chip.caches import Mode
 from gpu.sim.kgsl.chip.gpu import AdrenoGpu, Ring
 from gpu.sim.kgsl.chip.launch import KernelExecutor, NoExecutor
 from gpu.sim.kgsl.chips import find_chip
@@ -24,6 +23,7 @@ from gpu.sim.kgsl.driver.file import CALL_NAMES, KgslFile
 from gpu.sim.kgsl.driver.objects import Memory
 from gpu.sim.kgsl.driver.sysfs import add_files
 from gpu.sim.kgsl.releases import find_release
+from gpu.sim.linecaches import Mode
 from gpu.sim.machine import Machine
 from gpu.sim.physical import Pool
 from gpu.sim.process import SimFile, SimProcess

@@ -19,8 +19,8 @@ from typing import Final
 from gpu.autogen.nv import uvm
 from gpu.sim.faults import ERRNOS, Given
 from gpu.sim.kernel import SysError
+from gpu.sim.linecaches import Mode
 from gpu.sim.machine import Machine
-from gpu.sim.nv.chip.caches import Mode
 from gpu.sim.nv.chip.channel import Channel
 from gpu.sim.nv.chip.chips import find_chip
 from gpu.sim.nv.chip.gpu import NvGpu

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor, NoExecutor
 from gpu.sim.amd.pci.boards import find_board
 from gpu.sim.amd.pci.card import AmdCard
 from gpu.sim.amd.pci.cards import CardMachine
 from gpu.sim.faults import Given
+from gpu.sim.linecaches import Mode
 from gpu.sim.usb.bridge import Bridge, Kind, Settings, Troubles, find_identity
 from gpu.sim.usb.chip import Timing
 from gpu.sim.usb.device import SimUsbBus

@@ -18,13 +18,14 @@ group = distributed.init()
 x = Tensor([1.0, 2.0])
 total = group.all_reduce(x).tolist()
 pid = int(group.broadcast(Tensor(os.getpid()), 1).item())
+last = int(group.broadcast(Tensor(os.getpid()), group.size - 1).item())
 group.barrier()
 group._engine.timeout = float(sys.argv[2])
 
 if group.rank == 1:
     if HOW == "raise":
         raise ValueError("the data has ended")
-    if HOW == "end":
+    if HOW in ("end", "unheard"):
         sys.exit()
     if HOW == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -39,6 +40,8 @@ if group.rank == 1:
     if HOW == "hang":
         time.sleep(6)
 
+if HOW == "unheard" and group.rank == 0:
+    os.kill(last, signal.SIGSTOP)
 began = time.monotonic()
 told = {"rank": group.rank, "error": None}
 try:
@@ -57,6 +60,9 @@ except distributed.DistributedError as error:
     if isinstance(error, distributed.PeerLost):
         told |= {"lost": error.rank, "host": error.host == group.host}
         told |= {"step": error.step, "collective": error.collective}
+if HOW == "unheard" and group.rank == 0:
+    time.sleep(0.5)  # until rank 1 is gone
+    os.kill(last, signal.SIGCONT)
 try:
     group.barrier()
     told["after"] = None

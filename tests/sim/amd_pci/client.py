@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from gpu.core.pci import PciAddress
 from gpu.core.window import MemoryWindow
-from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.pci.nbio import HOLE
 from gpu.sim.amd.pci.silicon import FB_BASE
 from gpu.sim.amd.pci.world import AmPciWorld
+from gpu.sim.linecaches import Mode
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.pci.function import PciFunction
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.pci.boards import BOARDS
+from gpu.sim.linecaches import Mode
 from sim.amd_pci.client import Client
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.pci.boards import BOARDS
 from gpu.sim.amd.pci.silicon import FB_BASE
+from gpu.sim.linecaches import Mode
 from sim.amd_pci.client import MAPPED, MIB, Client
 from sim.isa.asm import END, op
 from sim.raw_kfd import L2_WRITE_BACK, halves, packet3, release_mem

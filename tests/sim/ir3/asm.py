@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu.sim.isa.ir3.dispatch import Dispatch
-from gpu.sim.isa.ir3.run import Machine
+from sim.ir3.machine import Machine
 from sim.ir3.running import CODE, Array, Memory
 
 FULL, SS, SY, JP = 1 << 52, 1 << 44, 1 << 60, 1 << 59

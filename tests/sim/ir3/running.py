@@ -14,9 +14,10 @@ from gpu.compiler.toolchain.ir3 import Ir3Compiler
 from gpu.core.ir3binary import NO_REGISTER, VECTOR, Ir3Binary
 from gpu.sim.isa import layout
 from gpu.sim.isa.ir3.dispatch import Dispatch
-from gpu.sim.isa.ir3.run import Execution, Machine
+from gpu.sim.isa.ir3.run import Execution
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.waves import aligned_bytes
+from sim.ir3.machine import Machine
 from unit.linear_kernels import printed
 
 Array = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpu.sim.executor import RunningKernel
-from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.linecaches import Mode
 from gpu.sim.nv.chip.launch import KernelMemory, Launch
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.methods import compute_setup, launch

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpu.core.errors import HwTimeout, InvalidValue, Unsupported
+from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.isa.ptx.syntax import PtxError
-from gpu.sim.nv.chip.caches import Mode
-from gpu.sim.nv.chip.lanememory import LaneMemory
+from gpu.sim.linecaches import Mode
 from gpu.sim.nv.chip.lanes import PtxExecutor
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.bench import BANK, PROGRAM, SCRATCH, Bench, Machine, add_one
@@ -131,13 +131,13 @@ def test_a_kernel_runs(chip: str, coherence: Mode) -> None:
 def test_launches_alike_give_themselves_memory(nv: Nv, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first one asks for it; each has its own parameters, and is told what is missing."""
     asked: list[int] = []
-    fill = LaneMemory.fill
+    fill = ChunkedMemory.fill
 
-    def filled(self: LaneMemory, address: int, size: int, access: int) -> None:
+    def filled(self: ChunkedMemory, address: int, size: int, access: int) -> None:
         asked.append(address)
         fill(self, address, size, access)
 
-    monkeypatch.setattr(LaneMemory, "fill", filled)
+    monkeypatch.setattr(ChunkedMemory, "fill", filled)
     for factor in (3, 5, 7):
         nv.host.store(BANK + 0x210 + 8, struct.pack("<I", factor))
         nv.host.store(SCRATCH, struct.pack("<64I", *range(factor, factor + 64)))
@@ -149,7 +149,7 @@ def test_launches_alike_give_themselves_memory(nv: Nv, monkeypatch: pytest.Monke
     nv.host.store(SCRATCH, struct.pack("<64I", *range(64)))
     nv.run(data_new=0)
     assert len(asked) == first
-    assert "data cache holds an old copy" in nv.user.violations[0]
+    assert "data holds an old copy" in nv.user.violations[0]
 
 
 def test_windows_lead_to_shared_and_local_memory() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.linecaches import Mode
 from gpu.sim.nv.chip.launch import KernelFault, KernelMemory, Launch
 from sim.nv.bench import (
     BANK,
@@ -372,7 +372,7 @@ def test_a_bank_that_changed_needs_an_invalidate(hopper: Bench) -> None:
     hopper.run(hopper.qmd())
     hopper.area.host.write(BANK + 0x210, 8, hopper.at(SCRATCH + 8))
     hopper.run(hopper.qmd().set(bank_new=0))
-    assert "constant cache" in hopper.user.violations[0]
+    assert "constant holds" in hopper.user.violations[0]
     hopper.area.host.write(BANK + 0x210, 8, hopper.at(SCRATCH + 16))
     before = len(hopper.user.violations)
     hopper.run(hopper.qmd())  # with the bank's bit
@@ -400,7 +400,7 @@ def test_data_that_the_cpu_changed_needs_an_invalidate(hopper: Bench) -> None:
     hopper.run(hopper.qmd())
     hopper.area.host.write(SCRATCH, 4, 100)
     hopper.run(hopper.qmd().set(data_new=0))
-    assert "data cache" in hopper.user.violations[0]
+    assert "data holds" in hopper.user.violations[0]
     hopper.area.host.write(SCRATCH, 4, 200)
     hopper.run(hopper.qmd())
     assert hopper.read() == 202 and len(hopper.user.violations) == 1
@@ -411,7 +411,7 @@ def test_a_qmd_that_changed_needs_an_invalidating_action(hopper: Bench) -> None:
     hopper.run(hopper.qmd(2), action=3)
     assert not hopper.user.violations
     hopper.run(hopper.qmd(3), action=9)
-    assert "sked cache" in hopper.user.violations[0]
+    assert "sked holds" in hopper.user.violations[0]
     hopper.user.ring.submit(*inc(1, 0x298, 0))
     hopper.run(hopper.qmd(4), action=9)
     assert len(hopper.user.violations) == 1 and hopper.area.host.read(RELEASE, 4) == 4

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gpu.sim.amd.chip.caches import Caches, Mode
+from gpu.sim.amd.chip.caches import Caches
 from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.chips import Chip
+from gpu.sim.linecaches import Mode
 from gpu.sim.physical import Pool
 from gpu.sim.simulation import Simulation
 

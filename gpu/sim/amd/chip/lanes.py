@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 from typing import Final
 
@@ -12,8 +11,8 @@ from gpu.core.bits import bits
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
-from gpu.sim.amd.chip.lanememory import LaneMemory
 from gpu.sim.amd.chips import Chip, find_chip
+from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.executor import Kept, RunningKernel, RunningLanes
 from gpu.sim.isa.rdna import chip as isa
 from gpu.sim.isa.rdna import dispatch as waves
@@ -64,14 +63,14 @@ class _Space:
 
     def __init__(self) -> None:
         self.code = InstructionCache()
-        self.kept: Kept[Execution, LaneMemory] = Kept()
+        self.kept: Kept[Execution] = {}
 
 
 def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -> _Running:
     """A dispatch under way. Raises InvalidValue, Unsupported, PageFault."""
-    users, fetch = packed(dispatch.user_sgprs), partial(_fetch, memory)
+    users, fetch = packed(dispatch.user_sgprs), memory.code.fetch
     key = (_alike(dispatch), len(users))
-    found = space.kept.take(key)
+    found = space.kept.pop(key, None)
     if found and found[0].program.is_same(fetch):
         grid, lanes = found
         lanes.again()
@@ -80,27 +79,20 @@ def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -
         chip = isa.chip_of(dispatch.chip)
         what = _translate(dispatch, chip)
         program = space.code.program(chip, what, fetch, anew=True)
-        lanes = LaneMemory(memory)
+        lanes = ChunkedMemory(memory.vector, memory.scalar)
         placed = _with_scratch(what, lanes)
         grid = Execution(program, placed, lanes.map, lanes.fill, seed, users)
     return _Running(grid, lanes, None if dispatch.rsrc2 & _SCRATCH_EN else (space.kept, key))
 
 
-def _fetch(memory: KernelMemory, address: int, size: int) -> bytes:
-    """Code bytes, fewer where its mapping ends."""
-    mapping = memory.space.translate(address, write=False)
-    offset, count = mapping.offset + address - mapping.start, min(size, mapping.end - address)
-    return memory.caches.load("code", mapping, offset, count)
-
-
-class _Running(RunningLanes[Execution, LaneMemory]):
+class _Running(RunningLanes[Execution]):
     """A grid under way. Raises PageFault, PacketError."""
 
     def _told(self, fault: GpuFault) -> PacketError:
         return PacketError(f"a kernel cannot go on: {fault}")
 
 
-def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:
+def _with_scratch(what: waves.Dispatch, memory: ChunkedMemory) -> waves.Dispatch:
     """The dispatch, with its scratch memory mapped. Raises PageFault.
 
     Nobody else sees what scratch holds: where the model's caches stand before it, waves get memory

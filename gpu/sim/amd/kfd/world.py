@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpu.sim.amd.chip.asic import Asic
-from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor, NoExecutor
 from gpu.sim.amd.chip.hwqueue import HwQueue
 from gpu.sim.amd.chips import find_chip
@@ -29,6 +28,7 @@ from gpu.sim.amd.kfd.teardown import free_process
 from gpu.sim.amd.kfd.topology import HOST_MEMORY, Board, add_topology
 from gpu.sim.faults import Given
 from gpu.sim.kernel import SysError
+from gpu.sim.linecaches import Mode
 from gpu.sim.machine import Machine
 from gpu.sim.process import SimFile, SimProcess
 

@@ -9,7 +9,6 @@ from gpu.core import hostmem
 from gpu.core.pci import Bar
 from gpu.core.window import TrappedWindow
 from gpu.sim.amd.chip.asic import Asic
-from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.chip.hwqueue import HwQueue
 from gpu.sim.amd.pci import discovery
@@ -24,6 +23,7 @@ from gpu.sim.amd.pci.psp import SMU_TYPE, Psp
 from gpu.sim.amd.pci.registers import ONES
 from gpu.sim.amd.pci.silicon import Silicon
 from gpu.sim.amd.pci.smu import Smu
+from gpu.sim.linecaches import Mode
 from gpu.sim.pci.function import CardBar, CardBus
 from gpu.sim.physical import Extent
 from gpu.sim.simulation import Simulation

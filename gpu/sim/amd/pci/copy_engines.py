@@ -8,7 +8,7 @@ from typing import Final
 
 from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.chip.sdma import SdmaQueue
-from gpu.sim.amd.pci.hosts import SDMA, Parts, RegisterQueue
+from gpu.sim.amd.pci.hosts import SDMA, Parts, QueueBank, RegisterQueue
 from gpu.sim.amd.pci.ih import GFX
 from gpu.sim.amd.pci.registers import Refused
 
@@ -19,19 +19,13 @@ _TRAP: Final = 49
 Slot = tuple[int, int]
 
 
-class CopyEngines:
-    """Both engines.
-
-    Attributes:
-        queues: those that are active, by (engine, queue).
-    """
+class CopyEngines(QueueBank[Slot]):
+    """Both engines, with queues by (engine, queue)."""
 
     def __init__(self, parts: Parts):
-        self._parts = parts
-        self._regs = regs = parts.chip.regs
+        super().__init__(parts)
+        regs = self._regs
         self._control = "MCU_CNTL" if parts.chip.board.is_gfx12 else "F32_CNTL"
-        self.queues: dict[Slot, RegisterQueue] = {}
-        self._is_loaded = False
         for engine in range(ENGINES):
             prefix = f"SDMA{engine}_QUEUE"
             for name in [n for n in regs.names() if n.startswith(f"{prefix}0_")]:
@@ -50,21 +44,6 @@ class CopyEngines:
                     rptr, wptr = f"{base}RPTR{part}", f"{base}WPTR{part}"
                     regs.hook(rptr, partial(self._pointer, slot, rptr, lambda q: q.rptr, shift))
                     regs.hook(wptr, partial(self._pointer, slot, wptr, lambda q: q.wptr, shift))
-
-    def reset(self) -> None:
-        """Nothing runs."""
-        for queue in self.queues.values():
-            queue.hardware.stop("the chip was reset")
-        self.queues.clear()
-        self._is_loaded = False
-
-    def start(self) -> None:
-        """Firmware was loaded."""
-        self._is_loaded = True
-
-    def hardware(self) -> list[HwQueue]:
-        """The queues themselves."""
-        return [queue.hardware for queue in self.queues.values()]
 
     def _why_halted(self, engine: int) -> str:
         name = f"SDMA{engine}_{self._control}"

@@ -12,7 +12,7 @@ from typing import Final
 from gpu.sim.amd.chip.aql import AqlQueue
 from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.chip.pm4_queue import Pm4Queue
-from gpu.sim.amd.pci.hosts import CPC, Parts, RegisterQueue
+from gpu.sim.amd.pci.hosts import CPC, Parts, QueueBank, RegisterQueue
 from gpu.sim.amd.pci.ih import GRBM_CP
 from gpu.sim.amd.pci.registers import Refused
 from gpu.sim.translate import PageFault
@@ -42,19 +42,13 @@ _FIXED_WHILE_ACTIVE: Final = (
 Slot = tuple[int, int, int]
 
 
-class GraphicsCore:
-    """The graphics core.
-
-    Attributes:
-        queues: those that are active, by (me, pipe, queue).
-    """
+class GraphicsCore(QueueBank[Slot]):
+    """The graphics core, with queues by (me, pipe, queue)."""
 
     def __init__(self, parts: Parts):
-        self._parts = parts
-        self._regs = regs = parts.chip.regs
+        super().__init__(parts)
+        regs = self._regs
         self._pipes = _PIPES[parts.chip.board.chip.gc[0]]
-        self.queues: dict[Slot, RegisterQueue] = {}
-        self._is_loaded = False
         base = regs.address("CP_MQD_BASE_ADDR") - _FIRST
         named = {regs.address(name) for name in regs.names()}
         for offset in range(_FIRST, _LAST + 1):
@@ -74,21 +68,6 @@ class GraphicsCore:
             regs.hook(name, write=partial(self._keep, name))
         regs.hook("RLC_SAFE_MODE", write=self._safe_mode)
         regs.hook("GRBM_SOFT_RESET", write=self._soft_reset)
-
-    def reset(self) -> None:
-        """Nothing runs."""
-        for queue in self.queues.values():
-            queue.hardware.stop("the chip was reset")
-        self.queues.clear()
-        self._is_loaded = False
-
-    def start(self) -> None:
-        """RLC has loaded all firmware of the core."""
-        self._is_loaded = True
-
-    def hardware(self) -> list[HwQueue]:
-        """The queues themselves."""
-        return [queue.hardware for queue in self.queues.values()]
 
     def why_halted(self, pipe: int) -> str:
         """Why a pipe of MEC does not run; empty where it does."""

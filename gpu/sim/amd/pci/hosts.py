@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.pci.gmc import Hub
@@ -15,6 +15,7 @@ from gpu.sim.translate import PageFault, Translation
 CPC, TCP, SQC_CODE, SDMA = 5, 8, 9, 13
 """Clients of the graphics hub (gfxhub_client_ids of gfxhub_v3_0.c; U on GFX12): compute queues,
 data of kernels, their code, the first copy engine."""
+SlotT = TypeVar("SlotT", bound=tuple[int, ...])
 UNRUNG: Final = (1 << 64) - 1
 """What the model puts into a doorbell that nobody has rung; a 32-bit ring shows against it."""
 
@@ -127,3 +128,32 @@ class Parts:
         self.hub = hub
         self.nbio = nbio
         self.ih = ih
+
+
+class QueueBank(Generic[SlotT]):
+    """An engine's places for queues.
+
+    Attributes:
+        queues: those that are active, by place.
+    """
+
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        self._regs = parts.chip.regs
+        self.queues: dict[SlotT, RegisterQueue] = {}
+        self._is_loaded = False
+
+    def reset(self) -> None:
+        """Nothing runs."""
+        for queue in self.queues.values():
+            queue.hardware.stop("the chip was reset")
+        self.queues.clear()
+        self._is_loaded = False
+
+    def start(self) -> None:
+        """RLC has loaded all firmware."""
+        self._is_loaded = True
+
+    def hardware(self) -> list[HwQueue]:
+        """The queues themselves."""
+        return [queue.hardware for queue in self.queues.values()]

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu.core.pci import PciAddress, PciIds
-from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor, NoExecutor
 from gpu.sim.amd.pci.boards import find_board
 from gpu.sim.amd.pci.card import AmdCard
 from gpu.sim.amd.pci.cards import HOST_MEMORY, CardMachine, Quiet
 from gpu.sim.faults import Given
+from gpu.sim.linecaches import Mode
 from gpu.sim.pci.host import HostPciModel
 from gpu.sim.pci.vfio import add_vfio
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from gpu.sim.isa import frames, layout
+from gpu.sim.isa import frames, jumps, layout
 from gpu.sim.isa.ir3 import wave as own
 from gpu.sim.isa.ir3.wave import Ir3Wave
 from gpu.sim.isa.native import Make
@@ -122,31 +122,6 @@ def _module(name: str, build: Callable[[Emitter], None], wave: Ir3Wave) -> str:
     return text + frames.module([(name, e)])
 
 
-def _my_place(e: Emitter, further: int = 0) -> str:
-    """The byte offset of this record in the program."""
-    here = e.raw("ptrtoint ptr %o to i64")
-    offset = e.raw(f"sub i64 {here}, {frames.header(e, own.CODE, 'i64')}")
-    return e.raw(f"trunc i64 {e.raw(f'add i64 {offset}, {further}')} to i32")
-
-
-def _pay(e: Emitter, record: str) -> None:
-    """Goes on with a record, and counts that: instructions, and the branch against the budget."""
-    place = e.raw(f"getelementptr i8, ptr {record}, i64 {layout.PLACE}")
-    there = e.raw(f"load i32, ptr {place}, align 4")
-    by = e.raw(f"sub i32 {frames.field(e, layout.PLACE)}, {there}")
-    wide = e.raw(f"sext i32 {e.raw(f'add i32 {by}, 1')} to i64")
-    count = e.raw(f"add i64 {frames.header(e, layout.COUNT, 'i64')}, {wide}")
-    frames.set_header(e, layout.COUNT, "i64", count)
-    left = e.raw(f"sub i32 {frames.header(e, layout.BUDGET)}, 1")
-    frames.set_header(e, layout.BUDGET, "i32", left)
-    over = e.raw(f"icmp slt i32 {left}, 0")
-    slice_, go = e.labels("slice", "go")
-    e.lines += [f"br i1 {over}, label %{slice_}, label %{go}", f"{slice_}:"]
-    frames.stop(e, layout.SLICE, record)
-    e.lines.append(f"{go}:")
-    frames.jump(e, record)
-
-
 def _trap(e: Emitter, bad: str, why: int, record: str = "%o") -> None:
     """Stops the wave at a record where something is so."""
     trap, well = e.labels("trap", "well")
@@ -162,7 +137,7 @@ def _resume(e: Emitter) -> None:
     function = e.raw(f"load i64, ptr {record}, align 8")
     lost = e.raw(f"icmp ne i64 {function}, {frames.header(e, own.JOIN, 'i64')}")
     _trap(e, lost, own.NO_JOIN, record)
-    _pay(e, record)
+    jumps.pay(e, record)
 
 
 def _park_lanes(e: Emitter, lanes: str, place: str) -> None:
@@ -176,7 +151,7 @@ def _go_to(e: Emitter) -> None:
     behind = e.raw(f"icmp ugt i32 {place}, {lowest}")
     wait, straight = e.labels("wait", "straight")
     e.lines += [f"br i1 {behind}, label %{wait}, label %{straight}", f"{straight}:"]
-    _pay(e, frames.field(e, layout.TARGET, "ptr"))
+    jumps.pay(e, frames.field(e, layout.TARGET, "ptr"))
     e.lines.append(f"{wait}:")
     _park_lanes(e, frames.active_lanes(e), place)
     _trap(e, e.raw("call i1 @deep(ptr %w)"), own.TOO_DEEP)
@@ -198,11 +173,15 @@ def _branch(taken_of: Condition) -> Callable[[Emitter], None]:
         _go_to(e)
         e.lines.append("split:")
         _park_lanes(e, taken, frames.field(e, layout.AUX))
-        _park_lanes(e, e.raw(f"xor {kind} {active}, {taken}"), _my_place(e, layout.RECORD.size))
+        _park_lanes(
+            e,
+            e.raw(f"xor {kind} {active}, {taken}"),
+            jumps.own_place(e, own.CODE, layout.RECORD.size),
+        )
         _store_lowest(e)
         record = e.raw("call ptr @choose(ptr %w)")
         _trap(e, e.raw("call i1 @deep(ptr %w)"), own.TOO_DEEP)
-        _pay(e, record)
+        jumps.pay(e, record)
 
     return build
 
@@ -249,7 +228,7 @@ def _all_but_one(e: Emitter, wave: Ir3Wave) -> str:
 
 def _join(e: Emitter) -> None:
     """Takes along the lanes that wait here."""
-    meet = e.raw(f"icmp eq i32 {_my_place(e)}, {frames.header(e, layout.LOWEST)}")
+    meet = e.raw(f"icmp eq i32 {jumps.own_place(e, own.CODE)}, {frames.header(e, layout.LOWEST)}")
     e.lines += [f"br i1 {meet}, label %merge, label %alone", "alone:"]
     frames.next_record(e)
     e.lines.append("merge:")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final
 
-from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa import layout
 from gpu.sim.isa.faults import IllegalInstruction, wave_fault
 from gpu.sim.isa.grid import LaneGrid, OnMiss
@@ -30,75 +28,20 @@ _WHY: Final = {
 
 
 class InstructionCache:
-    """Programs by what they were made for. They run until they are invalidated."""
+    """Programs by what they were made for."""
 
     def __init__(self, chip: str):
         """`chip` is one of `CHIPS`."""
         self._scalar_alu = CHIPS[chip]
         self._programs: dict[tuple[int, ...], Program] = {}
 
-    def invalidate(self) -> None:
-        """Forgets all, as an invalidate of the instruction caches does."""
-        self._programs.clear()
-
-    def program(self, dispatch: Dispatch, fetch: Fetch, anew: bool = False) -> Program:
-        """The decoded program of a dispatch, whose code `fetch` gives by address and size.
-
-        Code that has changed is decoded `anew`, or else is an error: InvalidValue.
-        """
+    def program(self, dispatch: Dispatch, fetch: Fetch) -> Program:
+        """The decoded program of a dispatch, whose code `fetch` gives by address and size."""
         key = (dispatch.code, dispatch.size, dispatch.lanes, dispatch.full, len(dispatch.constants))
         found = self._programs.get(key)
-        if found is not None:
-            if found.is_same(fetch):
-                return found
-            if not anew:
-                raise InvalidValue(
-                    f"the code at {dispatch.code:#x} has changed since it was decoded: invalidate"
-                    " the instruction cache before dispatching it"
-                )
-        made = self._programs[key] = Program(dispatch, fetch, self._scalar_alu)
-        return made
-
-
-class Machine:
-    """Executes machine code of a chip on memory that a `MemoryMap` describes."""
-
-    def __init__(
-        self,
-        memory: MemoryMap,
-        seed: int = 0,
-        on_miss: OnMiss | None = None,
-        chip: str = "a630",
-    ):
-        """A machine. Raises Unsupported for a chip whose machine code is not simulated.
-
-        Args:
-            memory: what addresses mean. Code is decoded once, and is what runs until `caches` are
-                invalidated.
-            seed: decides how waves interleave.
-            on_miss: is asked for memory that is missing, see `LaneGrid`.
-            chip: whose machine code it runs.
-        """
-        if chip not in CHIPS:
-            raise Unsupported(
-                f"machine code of {chip} is not simulated; known are {', '.join(CHIPS)}"
-            )
-        self.memory = memory
-        self.on_miss = on_miss
-        self.caches = InstructionCache(chip)
-        self.random = random.Random(seed)
-
-    def run(self, dispatch: Dispatch) -> None:
-        """Runs all workgroups to their end; see `Execution.step` for what it raises.
-
-        Raises DeviceHang too, where no wave gets on.
-        """
-        self.start(dispatch).finish(f"the dispatch of {dispatch.code:#x}")
-
-    def start(self, dispatch: Dispatch) -> Execution:
-        """A dispatch that is executed step by step. Raises what `InstructionCache.program` does."""
-        program = self.caches.program(dispatch, self.memory.read)
-        return Execution(program, dispatch, self.memory, self.on_miss, self.random.getrandbits(64))
+        if found is None or not found.is_same(fetch):
+            found = self._programs[key] = Program(dispatch, fetch, self._scalar_alu)
+        return found
 
 
 class Execution(LaneGrid):

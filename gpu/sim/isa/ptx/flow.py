@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.sim.isa import control, frames, layout
+from gpu.sim.isa import control, frames, jumps, layout
 from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.values import Emitter, Value
@@ -100,37 +100,6 @@ def control_module() -> str:
     return _CHOOSE + frames.joined(builders, wave.WARP)
 
 
-def _my_place(e: Emitter, further: int = 0) -> str:
-    """The byte offset of this record in the program."""
-    here = e.raw("ptrtoint ptr %o to i64")
-    offset = e.raw(f"sub i64 {here}, {frames.header(e, wave.CODE, 'i64')}")
-    moved = e.raw(f"add i64 {offset}, {further}") if further else offset
-    return e.raw(f"trunc i64 {moved} to i32")
-
-
-def _count(e: Emitter, record: str, done: int = 1) -> None:
-    """Keeps COUNT right for a jump to a record; ``done`` is whether this one's instruction is."""
-    place = e.raw(f"getelementptr i8, ptr {record}, i64 {layout.PLACE}")
-    there = e.raw(f"load i32, ptr {place}, align 4")
-    by = e.raw(f"sub i32 {frames.field(e, layout.PLACE)}, {there}")
-    wide = e.raw(f"sext i32 {e.raw(f'add i32 {by}, {done}')} to i64")
-    count = e.raw(f"add i64 {frames.header(e, layout.COUNT, 'i64')}, {wide}")
-    frames.set_header(e, layout.COUNT, "i64", count)
-
-
-def _pay(e: Emitter, record: str) -> None:
-    """Goes on with a record and counts it against the budget."""
-    _count(e, record)
-    left = e.raw(f"sub i32 {frames.header(e, layout.BUDGET)}, 1")
-    frames.set_header(e, layout.BUDGET, "i32", left)
-    over = e.raw(f"icmp slt i32 {left}, 0")
-    slice_, go = e.labels("slice", "go")
-    e.lines += [f"br i1 {over}, label %{slice_}, label %{go}", f"{slice_}:"]
-    frames.stop(e, layout.SLICE, record)
-    e.lines.append(f"{go}:")
-    frames.jump(e, record)
-
-
 def _schedule(e: Emitter) -> None:
     """Goes on with the lanes whose turn it is; nobody is active now."""
     record = e.raw("call ptr @choose(ptr %w)")
@@ -138,7 +107,7 @@ def _schedule(e: Emitter) -> None:
     idle, go, ended, waits = e.labels("idle", "go", "ended", "waits")
     barrier, stuck = e.labels("barrier", "stuck")
     e.lines += [f"br i1 {none}, label %{idle}, label %{go}", f"{go}:"]
-    _pay(e, record)
+    jumps.pay(e, record)
     e.lines.append(f"{idle}:")
     alive = frames.header(e, wave.ALIVE)
     over = e.raw(f"icmp eq i32 {alive}, 0")
@@ -152,7 +121,7 @@ def _schedule(e: Emitter) -> None:
     e.lines.append(f"{barrier}:")
     frames.set_header(e, wave.AT_BARRIER, "i32", "0")
     after = e.raw("call ptr @choose(ptr %w)")
-    _count(e, after)
+    jumps.count(e, after)
     frames.stop(e, layout.BARRIER, after)
 
 
@@ -167,7 +136,7 @@ def _go_to(e: Emitter) -> None:
     behind = e.raw(f"icmp ugt i32 {place}, {frames.header(e, layout.LOWEST)}")
     yield_, straight = e.labels("yield", "straight")
     e.lines += [f"br i1 {behind}, label %{yield_}, label %{straight}", f"{straight}:"]
-    _pay(e, frames.field(e, layout.TARGET, "ptr"))
+    jumps.pay(e, frames.field(e, layout.TARGET, "ptr"))
     e.lines.append(f"{yield_}:")
     _park_active(e, place)
     _schedule(e)
@@ -196,7 +165,7 @@ def _branch_if(negated: bool) -> Builder:
         e.lines.append("split:")
         rest = e.raw(f"xor i32 {active}, {taken}")
         e.lines.append(f"call void @park(ptr %w, i32 {taken}, i32 {frames.field(e, layout.AUX)})")
-        following = _my_place(e, layout.RECORD.size)
+        following = jumps.own_place(e, wave.CODE, layout.RECORD.size)
         e.lines.append(f"call void @park(ptr %w, i32 {rest}, i32 {following})")
         _schedule(e)
 
@@ -205,7 +174,7 @@ def _branch_if(negated: bool) -> Builder:
 
 def _join(e: Emitter) -> None:
     """Takes along the lanes that wait here."""
-    place = _my_place(e)
+    place = jumps.own_place(e, wave.CODE)
     meet = e.raw(f"icmp eq i32 {place}, {frames.header(e, layout.LOWEST)}")
     e.lines += [f"br i1 {meet}, label %merge, label %alone", "alone:"]
     frames.next_record(e)
@@ -217,7 +186,7 @@ def _join(e: Emitter) -> None:
     e.lines += [f"br i1 {follow}, label %together, label %other", "together:"]
     frames.next_record(e)
     e.lines.append("other:")
-    _count(e, "%chosen", 0)
+    jumps.count(e, "%chosen", 0)
     frames.jump(e, "%chosen")
 
 
@@ -228,7 +197,7 @@ def _warp_sync(e: Emitter) -> None:
     e.lines += [f"br i1 {whole}, label %there, label %look", "there:"]
     frames.next_record(e)
     e.lines.append("look:")
-    place = _my_place(e)
+    place = jumps.own_place(e, wave.CODE)
     others = e.raw(f"call i32 @standing_at(ptr %w, i32 {place})")
     here = e.raw(f"or i32 {active}, {others}")
     e.lines.append(f"call void @park(ptr %w, i32 {here}, i32 {place})")
@@ -275,7 +244,7 @@ def _barrier(e: Emitter) -> None:
     e.lines += [f"br i1 {whole}, label %all, label %some", "all:"]
     frames.stop(e, layout.BARRIER, e.raw(f"getelementptr i8, ptr %o, i64 {layout.RECORD.size}"))
     e.lines.append("some:")
-    _park_active(e, _my_place(e, layout.RECORD.size))
+    _park_active(e, jumps.own_place(e, wave.CODE, layout.RECORD.size))
     frames.set_header(e, wave.AT_BARRIER, "i32", e.raw(f"or i32 {came}, {active}"))
     _schedule(e)
 

@@ -87,7 +87,10 @@ class Program:
 
     def is_same(self, fetch: Callable[[int, int], bytes]) -> bool:
         """Whether code that is fetched now is what was decoded."""
-        return all(fetch(address, len(code)) == code for address, code in self._pieces)
+        is_same = True
+        for address, code in self._pieces:
+            is_same = is_same and fetch(address, len(code)) == code
+        return is_same
 
     def _code_pieces(self) -> list[tuple[int, bytes]]:
         """The decoded bytes in pieces without gaps, by address."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from array import array
+import struct
 from collections.abc import Callable
 
 from gpu.core.errors import InvalidValue, Unsupported
@@ -110,7 +110,7 @@ class Machine:
 
 def packed(user_sgprs: tuple[int, ...]) -> bytes:
     """User SGPRs as the arguments of an `Execution`."""
-    return array("I", user_sgprs).tobytes()
+    return struct.pack(f"<{len(user_sgprs)}I", *user_sgprs)
 
 
 class Execution(LaneGrid):

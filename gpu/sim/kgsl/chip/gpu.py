@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from gpu.core.errors import GpuFault
-from gpu.sim.kgsl.chip.caches import Caches, Mode
+from gpu.sim.kgsl.chip.caches import Caches
 from gpu.sim.kgsl.chip.errors import CpError
 from gpu.sim.kgsl.chip.launch import KernelExecutor
 from gpu.sim.kgsl.chip.operations import OPERATIONS
 from gpu.sim.kgsl.chip.processor import Buffer, OtherFault, Processor
 from gpu.sim.kgsl.chip.tables import PageTables
 from gpu.sim.kgsl.chips import Chip
+from gpu.sim.linecaches import Mode
 from gpu.sim.simulation import Simulation
 from gpu.sim.translate import PageFault
 

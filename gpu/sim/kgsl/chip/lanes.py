@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
+from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.executor import Kept, RunningKernel, RunningLanes
 from gpu.sim.isa.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.ir3.dispatch import Buffer, Dispatch
 from gpu.sim.isa.ir3.run import CHIPS, Execution, InstructionCache
-from gpu.sim.kgsl.chip.lanememory import LaneMemory
 from gpu.sim.kgsl.chip.launch import KernelFault, KernelMemory, Launch
 from gpu.sim.kgsl.chips import Chip
 
@@ -58,33 +57,26 @@ class _Space:
 
     def __init__(self, chip: str) -> None:
         self.code = InstructionCache(chip)
-        self.kept: Kept[Execution, LaneMemory] = Kept()
+        self.kept: Kept[Execution] = {}
 
 
 def _begin(what: Launch, memory: KernelMemory, space: _Space, seed: int) -> _Running:
     """A grid under way. Raises InvalidValue, Unsupported, PageFault."""
-    fetch, key = partial(_fetch, memory), (_alike(what), len(what.constants))
-    found = space.kept.take(key)
+    fetch, key = memory.code.fetch, (_alike(what), len(what.constants))
+    found = space.kept.pop(key, None)
     if found and found[0].program.is_same(fetch):
         grid, lanes = found
         lanes.again()
         grid.begin(what.constants, seed)
     else:
         dispatch = _translate(what)
-        program = space.code.program(dispatch, fetch, anew=True)
-        lanes = LaneMemory(memory)
+        program = space.code.program(dispatch, fetch)
+        lanes = ChunkedMemory(memory.data)
         grid = Execution(program, dispatch, lanes.map, lanes.fill, seed)
     return _Running(grid, lanes, (space.kept, key))
 
 
-def _fetch(memory: KernelMemory, address: int, size: int) -> bytes:
-    """Code bytes, fewer where its mapping ends."""
-    mapping = memory.space.translate(address, write=False)
-    offset, count = mapping.offset + address - mapping.start, min(size, mapping.end - address)
-    return memory.caches.load("code", mapping, offset, count)
-
-
-class _Running(RunningLanes[Execution, LaneMemory]):
+class _Running(RunningLanes[Execution]):
     """A grid under way. Raises PageFault, KernelFault."""
 
     def _told(self, fault: GpuFault) -> KernelFault:

@@ -17,28 +17,30 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from gpu.sim.lines import LINE, Lines
-from gpu.sim.physical import Region
+from gpu.sim.linecaches import Data, LineCaches, Mode
 from gpu.sim.record import DebugChannel
 from gpu.sim.translate import Mapping
 
-Mode = Literal["check", "oldest", "none"]
 Agent = Literal["code", "constant", "data", "sked", "host", "copy"]
-CACHES: Final = ("code", "constant", "data", "sked")
+_LEVELS: Final[dict[Agent, tuple[str, ...]]] = {
+    "code": ("code",),
+    "constant": ("constant",),
+    "data": ("data",),
+    "sked": ("sked",),
+}
+_ADVICE: Final = {
+    "code": "INVALIDATE_INSTRUCTION_CACHE",
+    "constant": "INVALIDATE_SHADER_CONSTANT_CACHE",
+    "data": "INVALIDATE_SHADER_DATA_CACHE",
+    "sked": "INVALIDATE_SKED_CACHES",
+}
 
 
-class Caches:
-    """The caches of one GPU.
-
-    Args:
-        mode: what a read of a changed line gives: "check" a violation and the new value, "oldest"
-            the old value, as hardware may, "none" the new value.
-    """
+class Caches(LineCaches[Agent]):
+    """The caches of one GPU; all that is written goes to L2, and is memory's at once."""
 
     def __init__(self, mode: Mode, debug: DebugChannel):
-        self.mode = mode
-        self._debug = debug
-        self._copies: dict[str, Lines[Region]] = {name: Lines() for name in CACHES}
+        super().__init__(mode, debug, _LEVELS, _ADVICE)
 
     def invalidate(self, *names: str) -> None:
         """Forgets all that some caches hold."""
@@ -49,47 +51,7 @@ class Caches:
         """Forgets the lines of a range of a mapping's region."""
         self._copies[name].drop(mapping.region, offset, size)
 
-    def drop(self, region: Region, offset: int, size: int) -> None:
-        """Forgets memory that was given back."""
-        for held in self._copies.values():
-            held.drop(region, offset, size)
-
-    def load(self, agent: Agent, mapping: Mapping, offset: int, size: int) -> bytes:
-        """What an agent reads from a region."""
-        region = mapping.region
-        if self.mode == "none" or agent not in self._copies or not mapping.cached:
-            return region.load(offset, size)
-        first, end = offset - offset % LINE, offset + size
-        current = region.load(first, end - first + -end % LINE)
-        return self._take(agent, region, first, current)[offset - first : end - first]
-
-    def see(self, agent: Agent, mapping: Mapping, offset: int, data: bytes) -> None:
-        """Tells of whole lines that an agent has read where memory itself is what caches give."""
-        if self.mode != "none" and mapping.cached:
-            self._take(agent, mapping.region, offset, data)
-
-    def _take(self, agent: Agent, region: Region, first: int, current: bytes) -> bytes:
-        """What is read of whole lines, of which memory has `current`."""
-        held = self._copies[agent]
-        old = held.take(region, first, current)
-        if not old:
-            return current
-        seen = bytearray(current)
-        for at in old:
-            place = slice(at - first, at - first + LINE)
-            if self.mode == "oldest":
-                seen[place] = held[region, at]
-                continue
-            held[region, at] = current[place]
-            self._debug.violation(
-                f"the {agent} cache holds an old copy of {region.name} at {at:#x}: an invalidate"
-                " must come before this read"
-            )
-        return bytes(seen)
-
-    def store(
-        self, agent: Agent, mapping: Mapping, offset: int, data: bytes | bytearray | memoryview
-    ) -> None:
+    def store(self, agent: Agent, mapping: Mapping, offset: int, data: Data) -> None:
         """What an agent writes; the cache in front of it takes part."""
         mapping.region.store(offset, data)
         if agent == "data":
@@ -97,6 +59,5 @@ class Caches:
 
     def written_in_place(self, mapping: Mapping, offset: int, size: int) -> None:
         """Memory was written through the cache of data, whose copies are not old."""
-        held, region = self._copies["data"], mapping.region
-        for line in held.within(region, offset, size):
-            held[region, line] = region.load(line, LINE)
+        if self.mode != "none":
+            self._refresh(("data",), mapping.region, offset, size)

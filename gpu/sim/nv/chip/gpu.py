@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.linecaches import Mode
 from gpu.sim.nv.chip.channel import Channel, Group
 from gpu.sim.nv.chip.errors import FELL_OFF_THE_BUS, GSP_RPC_TIMEOUT, HardwareError
 from gpu.sim.nv.chip.hardware import Hardware

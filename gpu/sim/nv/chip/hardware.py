@@ -10,7 +10,8 @@ from typing import Final
 from gpu.sim.clock import VirtualClock
 from gpu.sim.counts import Counts
 from gpu.sim.faults import Faults
-from gpu.sim.nv.chip.caches import Caches, Mode
+from gpu.sim.linecaches import Mode
+from gpu.sim.nv.chip.caches import Caches
 from gpu.sim.nv.chip.chips import Chip
 from gpu.sim.nv.chip.launch import KernelExecutor
 from gpu.sim.physical import Pool

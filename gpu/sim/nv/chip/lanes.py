@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Final
 
 from gpu.core.errors import GpuFault, InvalidValue
+from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.executor import Kept, RunningKernel, RunningLanes
 from gpu.sim.isa import layout
 from gpu.sim.isa.ptx.data import LoadedModule, place_module
@@ -24,8 +25,8 @@ from gpu.sim.isa.ptx.run import Grid
 from gpu.sim.isa.ptx.warps import GridShape
 from gpu.sim.nv.chip.bank0 import check_words, words_at
 from gpu.sim.nv.chip.errors import graphics
-from gpu.sim.nv.chip.lanememory import LaneMemory
 from gpu.sim.nv.chip.launch import KernelFault, KernelMemory, Launch
+from gpu.sim.translate import PAGE_SIZE
 
 _HEAD: Final = 64  # bytes by which code is looked up before all of it is read
 _INSTRUCTION: Final = 16  # bytes of one in machine code, for the pc of faults
@@ -130,8 +131,8 @@ class PtxExecutor:
         kernel = self._find(launch, memory)
         self._seed += 1
         kept = memory.space.kept.get(self)
-        if not isinstance(kept, Kept):
-            kept = memory.space.kept[self] = Kept()
+        if not isinstance(kept, dict):
+            kept = memory.space.kept[self] = {}
         return _Running(kernel, launch, memory, kept, self._seed)
 
     def _find(self, launch: Launch, memory: KernelMemory) -> _Kernel:
@@ -165,7 +166,7 @@ def _has_constants(launch: Launch, memory: KernelMemory, constants: Mapping[int,
     return True
 
 
-class _Running(RunningLanes[Grid, LaneMemory]):
+class _Running(RunningLanes[Grid]):
     """A grid under way. Raises PageFault, KernelFault."""
 
     def __init__(
@@ -173,7 +174,7 @@ class _Running(RunningLanes[Grid, LaneMemory]):
         kernel: _Kernel,
         launch: Launch,
         memory: KernelMemory,
-        kept: Kept[Grid, LaneMemory],
+        kept: Kept[Grid],
         seed: int,
     ):
         program = kernel.program
@@ -203,12 +204,12 @@ class _Running(RunningLanes[Grid, LaneMemory]):
         flags = layout.READ | layout.WRITE | layout.ATOMIC
         own = (kernel.module.base, len(data), data.ctypes.data, flags)
         key = (program, shape)
-        if found := kept.take(key):
+        if found := kept.pop(key, None):
             grid, lanes = found
             lanes.again()
             grid.begin(parameters, seed)
         else:
-            lanes = LaneMemory(memory, own)
+            lanes = ChunkedMemory(memory.data, own=(own,), in_place=PAGE_SIZE)
             grid = Grid(shared_engine(), program, shape, lanes.map, lanes.fill, seed)
         super().__init__(grid, lanes, (kept, key))
 
