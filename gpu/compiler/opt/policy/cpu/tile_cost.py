@@ -37,6 +37,7 @@ class Core(NamedTuple):
         slow: how many operations some are, of those that sums of products are made of: `mul` of
             integers, and dots.
         page: cycles to look for a page that a core has not at hand.
+        copied: cycles of each operation that makes an element of a copy what it is.
     """
 
     arithmetic: float = 2
@@ -52,6 +53,7 @@ class Core(NamedTuple):
     crossing: float = 0.0
     slow: Mapping[str, float] = MappingProxyType({})
     page: float = 1.0
+    copied: float = 0.25
 
 
 # By the bytes of a vector: those of 16 have no masks, those of 64 have registers for them.
@@ -73,6 +75,7 @@ CORES_BY_FEATURE: Final = {
         crossing=1.0,
         slow=MappingProxyType({"mul": 4.0, "dot_bf16": 4.0}),
         page=2.5,
+        copied=1 / 16,
     ),
 }
 LINE: Final = 64
@@ -309,8 +312,8 @@ class Costs:
         """
         work, (name, size) = self.work(tiling), tiling.loops[0]
         busiest = self._busiest(self.loops[name].extent, size)
-        shared, kind = work * busiest + PARALLEL, self.target.parallel
-        shared += CONTESTED * self._contested(self.loops[name], size)
+        waiting = CONTESTED * self._contested(self.loops[name], size)
+        shared, kind = _both(work * busiest, waiting) + PARALLEL, self.target.parallel
         if shared < work + SERIAL or kind == "grid":
             return shared, tiling._replace(parallel=kind)
         return work + SERIAL, tiling
@@ -328,7 +331,7 @@ class Costs:
             near = abs(index.coeff(shared)) * itemsize
             rows = {v: abs(index.coeff(v)) * itemsize for v in self.nest.independent}
             around = [v for v, step in rows.items() if step > near]
-            if near * size % LINE or any(rows[v] % LINE for v in around):
+            if around and (near * size % LINE or any(rows[v] % LINE for v in around)):
                 ends = min(self.target.workers, -(-shared.extent // size))
                 count += ends * math.prod(v.extent for v in around)
         return count / self.target.workers
@@ -395,7 +398,7 @@ class Costs:
             each = COPY
         else:
             each = COPY_SQUARE if near == 1 and not masked else COPY_APART
-        each += COPY_MASKED * masked + self.work_of[number] / (self.lanes * self.core.arithmetic)
+        each += COPY_MASKED * masked + self.core.copied * self.work_of[number]
         return self.copied(number, lane, inside.extents) * inside.trips * each
 
     def memory_time(
