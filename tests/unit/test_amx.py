@@ -30,7 +30,7 @@ from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.analysis.loop_nest import SHARED
-from gpu.compiler.opt.opts import Distribute, Opt, Pack, Tensorize, apply
+from gpu.compiler.opt.opts import Distribute, Opt, Pack, Tensorize, Widen, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.render.cstyle.c import CRenderer
@@ -281,6 +281,24 @@ def test_products_of_bytes_are_exact(a: str, b: str, instruction: str) -> None:
             interpret_linear(linearize(schedule(kernel, SPR)[0], SPR), [out, left, other])
             assert (out == want).all()
         assert "tileloadd" not in done or done[instruction]
+
+
+@pytest.mark.parametrize(("dtype", "m", "n", "k"), [("i8", 33, 17, 131), ("u8", 41, 14, 474)])
+def test_sums_of_fewer_bits_have_the_lowest_of_wide_ones(
+    dtype: str, m: int, n: int, k: int
+) -> None:
+    rng, held = np.random.default_rng(15), np.int8 if dtype == "i8" else np.uint8
+    sizes = {"m": m, "n": n, "k": k, "mn": m * n, "mk": m * k, "kn": k * n}
+    text = INTEGERS.format(a=dtype, b=dtype, at=f"{n}*r + j", **sizes).replace("i32", dtype)
+    kernel = parse_kernel(re.sub(rf"cast\.{dtype}\((\w\[[^]]*\])\)", r"\1", text))
+    a, b = (rng.integers(0, 256, size).astype(np.uint8).view(held) for size in (m * k, k * n))
+    out = np.zeros(m * n, held)
+    run_on([out, a, b], kernel)
+    assert (out == (a.reshape(m, k) @ b.reshape(k, n)).ravel()).all()
+    assert Widen() in schedule(kernel, SPR)[1]
+    assert Widen() not in schedule(PRODUCTS[0].kernel(), SPR)[1]
+    with pytest.raises(IllegalOpt, match="are not wider in int32"):
+        apply(apply(kernel, [Widen()]), [Widen()])
 
 
 def test_tiles_of_operands_are_used_twice() -> None:
