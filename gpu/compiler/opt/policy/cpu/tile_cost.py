@@ -37,7 +37,6 @@ class Core(NamedTuple):
         slow: how many operations some are, of those that sums of products are made of: `mul` of
             integers, and dots.
         page: cycles to look for a page that a core has not at hand.
-        copied: cycles of each operation that makes an element of a copy what it is.
     """
 
     arithmetic: float = 2
@@ -53,7 +52,6 @@ class Core(NamedTuple):
     crossing: float = 0.0
     slow: Mapping[str, float] = MappingProxyType({})
     page: float = 1.0
-    copied: float = 0.25
 
 
 # By the bytes of a vector: those of 16 have no masks, those of 64 have registers for them.
@@ -75,7 +73,6 @@ CORES_BY_FEATURE: Final = {
         crossing=1.0,
         slow=MappingProxyType({"mul": 4.0, "dot_bf16": 4.0}),
         page=2.5,
-        copied=1 / 16,
     ),
 }
 LINE: Final = 64
@@ -121,7 +118,7 @@ EXPOSED: Final = 0.4
 # Cycles of a launch on one core, and of one that wakes the others.
 SERIAL: Final = 2000.0
 PARALLEL: Final = 12000.0
-# Cycles of a line that two cores write, which goes from one to the other.
+# Cycles of a line that two cores write and that goes from one to the other while they compute on.
 CONTESTED: Final = 70.0
 
 
@@ -313,7 +310,7 @@ class Costs:
         work, (name, size) = self.work(tiling), tiling.loops[0]
         busiest = self._busiest(self.loops[name].extent, size)
         waiting = CONTESTED * self._contested(self.loops[name], size)
-        shared, kind = _both(work * busiest, waiting) + PARALLEL, self.target.parallel
+        shared, kind = max(work * busiest, waiting) + PARALLEL, self.target.parallel
         if shared < work + SERIAL or kind == "grid":
             return shared, tiling._replace(parallel=kind)
         return work + SERIAL, tiling
@@ -398,7 +395,7 @@ class Costs:
             each = COPY
         else:
             each = COPY_SQUARE if near == 1 and not masked else COPY_APART
-        each += COPY_MASKED * masked + self.core.copied * self.work_of[number]
+        each += COPY_MASKED * masked + COPY * self.work_of[number]
         return self.copied(number, lane, inside.extents) * inside.trips * each
 
     def memory_time(
