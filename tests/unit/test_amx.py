@@ -113,9 +113,9 @@ def test_products_in_both_irs(product: Product) -> None:
 
 
 def random_product(seed: int) -> Product:
-    """A product of at least a tile, with columns enough for any way that its rows lie."""
+    """A product that tiles pay for, with columns enough for any way that its rows lie."""
     rng = np.random.default_rng(seed)
-    m, n, k = (int(rng.integers(*r)) for r in ((16, 49), (128, 141), (32, 50)))
+    m, n, k = (int(rng.integers(*r)) for r in ((44, 61), (128, 141), (60, 80)))
     left, right, fused = (bool(x) for x in rng.integers(0, 2, 3))
     return Product(m, n, k, BF16, int(rng.integers(1, 3)), left, right, fused)
 
