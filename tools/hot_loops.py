@@ -60,6 +60,8 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "gemm bf16": lambda: product(256, 256, 256, dtypes.bfloat16),
     "gemm i8": lambda: product(256, 256, 256, dtypes.int8),
     "gemm i8 to i32": lambda: bytes_product(133, 66, 127),
+    "gemm bf16 odd": lambda: product(32, 94, 42, dtypes.bfloat16),
+    "gemm i8 odd": lambda: product(41, 29, 279, dtypes.int8),
     "gemv": lambda: memory(1024, 1024) @ memory(1024),
     "A^T A": lambda: gradient_of_weight(32),
     "bmm 8": lambda: memory(4096, 8, 8) @ memory(4096, 8, 8),

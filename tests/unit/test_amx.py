@@ -30,7 +30,7 @@ from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.analysis.loop_nest import SHARED
-from gpu.compiler.opt.opts import Distribute, Opt, Pack, Tensorize, apply
+from gpu.compiler.opt.opts import Distribute, Opt, Pack, Tensorize, Widen, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.render.cstyle.c import CRenderer
@@ -113,9 +113,9 @@ def test_products_in_both_irs(product: Product) -> None:
 
 
 def random_product(seed: int) -> Product:
-    """A product of at least a tile, with columns enough for any way that its rows lie."""
+    """A product that tiles pay for, with columns enough for any way that its rows lie."""
     rng = np.random.default_rng(seed)
-    m, n, k = (int(rng.integers(*r)) for r in ((16, 49), (128, 141), (32, 50)))
+    m, n, k = (int(rng.integers(*r)) for r in ((44, 61), (128, 141), (60, 80)))
     left, right, fused = (bool(x) for x in rng.integers(0, 2, 3))
     return Product(m, n, k, BF16, int(rng.integers(1, 3)), left, right, fused)
 
@@ -142,7 +142,7 @@ _BYTES = {
 
 @pytest.mark.parametrize(
     ("product", "rows", "columns"),
-    [(PRODUCTS[0], 2, 2), (PRODUCTS[1], 2, 2), (PRODUCTS[2], 1, 1)],
+    [(PRODUCTS[0], 2, 2), (PRODUCTS[1], 2, 2), (PRODUCTS[2], 1, 2)],
 )
 def test_objects_hold_tile_instructions(product: Product, rows: int, columns: int) -> None:
     program = linearize(tiled(product), SPR)
@@ -262,7 +262,7 @@ INTEGERS = """kernel k(out: i32[{mn}] global, a: {a}[{mk}] global, b: {b}[{kn}] 
 )
 def test_products_of_bytes_are_exact(a: str, b: str, instruction: str) -> None:
     rng = np.random.default_rng(14)
-    for m, n, k, right in ((32, 32, 64, False), (18, 36, 70, False), (32, 20, 128, True)):
+    for m, n, k, right in ((32, 32, 64, False), (50, 68, 134, False), (32, 20, 128, True)):
         left, other = (
             rng.integers(-128, 128, size).astype(np.int8).view(f"{'i' if x == 'i8' else 'u'}1")
             for x, size in ((a, m * k), (b, k * n))
@@ -281,6 +281,24 @@ def test_products_of_bytes_are_exact(a: str, b: str, instruction: str) -> None:
             interpret_linear(linearize(schedule(kernel, SPR)[0], SPR), [out, left, other])
             assert (out == want).all()
         assert "tileloadd" not in done or done[instruction]
+
+
+@pytest.mark.parametrize(("dtype", "m", "n", "k"), [("i8", 33, 17, 131), ("u8", 41, 14, 474)])
+def test_sums_of_fewer_bits_have_the_lowest_of_wide_ones(
+    dtype: str, m: int, n: int, k: int
+) -> None:
+    rng, held = np.random.default_rng(15), np.int8 if dtype == "i8" else np.uint8
+    sizes = {"m": m, "n": n, "k": k, "mn": m * n, "mk": m * k, "kn": k * n}
+    text = INTEGERS.format(a=dtype, b=dtype, at=f"{n}*r + j", **sizes).replace("i32", dtype)
+    kernel = parse_kernel(re.sub(rf"cast\.{dtype}\((\w\[[^]]*\])\)", r"\1", text))
+    a, b = (rng.integers(0, 256, size).astype(np.uint8).view(held) for size in (m * k, k * n))
+    out = np.zeros(m * n, held)
+    run_on([out, a, b], kernel)
+    assert (out == (a.reshape(m, k) @ b.reshape(k, n)).ravel()).all()
+    assert Widen() in schedule(kernel, SPR)[1]
+    assert Widen() not in schedule(PRODUCTS[0].kernel(), SPR)[1]
+    with pytest.raises(IllegalOpt, match="are not wider in int32"):
+        apply(apply(kernel, [Widen()]), [Widen()])
 
 
 def test_tiles_of_operands_are_used_twice() -> None:
@@ -353,7 +371,7 @@ OTHERS: dict[str, Callable[[], K.Kernel]] = {
     ),
     "no product of matrices": lambda: changed("add= mul", "max= mul"),
     "no matrix instruction for": lambda: Product(64, 64, 64).kernel(),
-    "less than a tile": lambda: Product(15, 64, 64, BF16).kernel(),
+    "fills tiles too little": lambda: Product(5, 64, 64, BF16).kernel(),
     "to pick rows for": lambda: Product(40, 64, 64, BF16, left=True).kernel(),
     "how long the sums are": lambda: changed("cast.f32(b[j + 32*r])", "cast.f32(b[j])"),
 }

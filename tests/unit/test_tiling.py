@@ -135,3 +135,27 @@ def test_results_that_lie_apart_are_not_taken_out_of_vectors() -> None:
     tiled = apply(kernel, [Tile(Tiling("i", 8, (("j", 4), ("i", 16))))])
     stores = [s for s in walk(tiled.body) if isinstance(s, K.Loop) and s.kind == "serial"]
     assert any(loop.var.name.startswith("iw") for loop in stores)
+
+
+WINDOWS = """\
+kernel windows(out: f32[1200] global, a: f32[104] global, b: f32[120] global)
+  loop i serial 12
+    loop j serial 100
+      alloc s: f32[] private
+      s[] = 0.0:f32
+      loop t serial 5
+        s[] add= mul(a[j + t], b[5*i + t])
+      out[100*i + j] = s[]
+"""
+
+
+def test_lanes_that_are_no_elements_read_no_old_memory() -> None:
+    kernel = parse_kernel(WINDOWS)
+    tiled = apply(kernel, [Tile(Tiling("j", 8, (("i", 4),), (Copy(0, 0),)))])
+    written = [s for s in walk(tiled.body) if isinstance(s, K.Update) and s.buf.space == "team"]
+    (memory,) = {s.buf for s in written}
+    assert memory.shape[-1] > 104
+    assert max(s.indices[-1].hi for s in written) == memory.shape[-1] - 1
+    assert min(s.indices[-1].lo for s in written) == 0
+    arrays = inputs_of(kernel, np.random.default_rng(3))
+    np.testing.assert_array_equal(outputs(tiled, arrays, LANES), outputs(kernel, arrays, None))

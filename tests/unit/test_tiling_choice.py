@@ -12,10 +12,13 @@ from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
 from gpu.compiler.ir.kernel.tree import loops, values, walk
 from gpu.compiler.ir.optable import COSTLY_OPS
 from gpu.compiler.opt.analysis.loop_nest import leaves
+from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu import tiling
-from gpu.compiler.opt.policy.cpu.tile_cost import CORES, Core
+from gpu.compiler.opt.policy.cpu.tile_cost import CORES, CORES_BY_FEATURE, Core, Costs, core_of
 from gpu.compiler.opt.policy.cpu.tiling import WRITTEN, choose
+from gpu.compiler.opt.primitives.tiling import Tiling
+from gpu.compiler.targets.cpu import host_target
 from unit.lane_kernels import LANES
 from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
 
@@ -64,6 +67,34 @@ def test_tiles_fit_registers(registers: int) -> None:
     assert "vector" in {loop.kind for loop in loops(tiled.body).values()}
 
 
+def test_workers_share_no_lines() -> None:
+    kernel, target = product(461, 12, 124), replace(LANES, vector_bytes=64, registers=32)
+    nest = reduction_nest(kernel.body)
+    assert nest is not None
+    costs = Costs(nest, replace(target, workers=2))
+    rows, across = Tiling("j", 16, (("i", 14), ("j", 32))), Tiling("j", 16, (("j", 32), ("i", 14)))
+    assert costs.work(rows) * 1.1 > costs.work(across)
+    (time, shared), (other, alone) = costs.launched(rows), costs.launched(across)
+    assert shared.parallel == "worker" and not alone.parallel and other > 1.2 * time
+
+
+def test_slow_operations_and_rows_across_lines_cost_more() -> None:
+    golden_cove = host_target("sapphirerapids")
+    zen4 = host_target("znver4")
+    assert core_of(golden_cove) is CORES_BY_FEATURE["+amx-tile"]
+    assert core_of(zen4) is CORES[64]
+    tiling = Tiling("j", 16, (("j", 32), ("i", 14)))
+
+    def work(columns: int, dtype: str = "f32", zero: str = "0.0") -> float:
+        text = print_kernel(product(448, 1000, columns)).replace("f32", dtype)
+        nest = reduction_nest(parse_kernel(text.replace("0.0", zero)).body)
+        assert nest is not None
+        return Costs(nest, golden_cove).work(tiling)
+
+    assert work(520) / 520 > 1.1 * work(528) / 528  # rows of 2080 and 2112 bytes
+    assert work(528, "i32", "0") > 1.5 * work(528)
+
+
 SYMBOLIC = """\
 kernel symbolic(out: f32[234] global, a: f32[450] global, b: f32[1300] global; m 0..9)
   loop i serial m
@@ -89,6 +120,7 @@ def test_long_sums_of_what_exceeds_a_cache_are_in_blocks(
     monkeypatch.setitem(CORES, 32, Core(near=1 << 8, far=1 << 12))
     monkeypatch.setattr(tiling, "BLOCKS", (16, 32))
     monkeypatch.setattr(tiling, "GAIN", 2.0)  # whether they gain anything or not
+    monkeypatch.setattr(tiling, "BEST_COPIED", 0)  # copies of all that is read would fit a cache
     rng, kernel = np.random.default_rng(0), parse_kernel(LARGE[name])
     arrays = inputs_of(kernel, rng)
     for workers in (1, 3):

@@ -18,7 +18,7 @@ from gpu.compiler.opt.primitives.cache_read import stage
 from gpu.compiler.opt.primitives.cache_row import cache_row
 from gpu.compiler.opt.primitives.compute_inline import inline
 from gpu.compiler.opt.primitives.cooperative_fetch import distribute, stage_together
-from gpu.compiler.opt.primitives.dots import NEITHER, dot
+from gpu.compiler.opt.primitives.dots import NEITHER, dot, widen
 from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling, matrix_tile
 from gpu.compiler.opt.primitives.pack import pack
@@ -279,6 +279,13 @@ class Dot(NamedTuple):
     nest: str = ""
 
 
+class Widen(NamedTuple):
+    """A sum of products of integers of fewer bits than 32, the whole kernel, is formed in int32.
+
+    What is read of it has its lowest bits.
+    """
+
+
 class PartialSums(NamedTuple):
     """What loop `axis` adds to floats becomes a partial sum of each `factor` iterations.
 
@@ -328,7 +335,7 @@ Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
     | FuseSiblings | ReuseShared | Pack | Tensorize | MatrixTile | CacheRow | Prefetch
     | SharedTranspose | UniformMask | BlockScan | PartialScan | PartialSums | Tile
-    | Residues | Dot
+    | Residues | Dot | Widen
 )  # fmt: skip
 
 
@@ -348,7 +355,7 @@ _PRIMITIVES: Final[dict[type[Opt], Callable[..., K.Stmt]]] = {
     MatrixTile: matrix_tile, CacheRow: cache_row, Prefetch: prefetch,
     SharedTranspose: shared_transpose, UniformMask: uniform_mask, BlockScan: block_scan,
     PartialScan: partial_scan, PartialSums: partial_sums, Tile: tile, Residues: residues,
-    Dot: dot,
+    Dot: dot, Widen: widen,
 }  # fmt: skip
 
 

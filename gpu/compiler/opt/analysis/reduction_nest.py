@@ -71,6 +71,15 @@ class Operand:
         self._reach = {var: sum(map(abs, own or ())) for var, own in self.moves.items()}
         self._ratios: dict[tuple[Var, Var], int] = {}
 
+    def is_masked_inside(self, var: Var, start: Expr | int = 0, count: int = 0) -> bool:
+        """Whether masks ask for `var` before the last of `count` iterations from `start` on.
+
+        Without a count, before its own last one.
+        """
+        before = Var(var.name, 0, (count or var.extent) - 2)
+        masks = (load.attr[2].subst({var: start + before}) for load in self.loads)
+        return any(before in mask.vars for mask in masks)
+
     def axes(self, extents: Mapping[Var, int], lane: Var | None = None) -> list[Axis]:
         """The axes of the places reached while each variable has so many values; larger steps in
         memory first.

@@ -13,7 +13,7 @@ results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
@@ -56,6 +56,18 @@ def dot(body: K.Block, axis: str, name: str, flipped: int, inside: str) -> K.Stm
         raise IllegalOpt(f"{axis} is no loop of a sum of products that {name} multiplies so")
     made = _in_words(nest, var, name, factors)
     return replace_loop(body, loop, made) if loop else made
+
+
+def widen(body: K.Block) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Widen`. Raises IllegalOpt."""
+    nest = reduction_nest(body)
+    if nest is None or nest.update.monoid != "add" or nest.update.value.attr != ("mul",):
+        raise IllegalOpt("there is no sum of products inside independent loops")
+    dtype = nest.update.value.dtype
+    if not dtype.is_int or dtype.bits >= dtypes.int32.bits:
+        raise IllegalOpt(f"sums of {dtype.name} are not wider in int32")
+    wide = (K.cast(_narrow(v, dtype.bits), dtypes.int32) for v in nest.update.value.args)
+    return _summed(nest, K.alu("mul", *wide), nest.reduction)
 
 
 def loops_of_words(nest: Nest) -> list[Var]:
@@ -119,7 +131,7 @@ def _flips(dtype: DType, element: DType) -> bool:
 
 
 def _in_words(nest: Nest, var: Var, name: str, factors: Factors) -> K.Stmt:
-    (elements, sums), together, old = DOTS[name], DOTS[name].together, nest.update.buf
+    (elements, sums), together = DOTS[name], DOTS[name].together
     word = Var(f"{var.name}o", 0, -(-var.extent // together) - 1)
     words = [
         word_of([*_steps(value, element, var, word, number != factors.flipped)])
@@ -134,11 +146,16 @@ def _in_words(nest: Nest, var: Var, name: str, factors: Factors) -> K.Stmt:
         flipped[factors.flipped] = K.alu("xor", words[factors.flipped], bits)
         alone[factors.flipped] = bits
         value = K.alu("sub", K.alu(name, *flipped, nothing), K.alu(name, *alone, nothing))
-    total = K.Buf(old.name, sums, (), "private")
+    return _summed(nest, value, [word if v is var else v for v in nest.reduction])
+
+
+def _summed(nest: Nest, value: K.Value, steps: Iterable[Var]) -> K.Stmt:
+    """The nest with a sum of `value`, in its dtype, over `steps` in the place of its own."""
+    old = nest.update.buf
+    total = K.Buf(old.name, value.dtype, (), "private")
     read = {K.load(old, ()): K.cast(K.load(total, ()), old.dtype)}
     at_end = Substitution({}, values=read)
     before = [_begun(stmt, old, total) for stmt in nest.before]
-    steps = [word if v is var else v for v in nest.reduction]
     stmts = (
         *(K.Alloc(total if buf is old else buf) for buf in nest.accumulators),
         *before,

@@ -35,7 +35,7 @@ def split(body: K.Block, axis: str, factor: int, tail: str) -> K.Stmt:
     loop = find_loop(body, axis)
     extent = iterations(loop.var)
     whole, rest = extent // factor, extent % factor
-    most = max(extent.hi, SHORTEST if tail == "pad" else 0)
+    most = max(extent.hi, SHORTEST if tail in ("pad", "mask", "zero") else 0)
     if loop.var.lo != 0 or not 1 <= factor <= most:
         raise IllegalOpt(f"the factor must be between 1 and {most}, of {extent} iterations")
     has_rest = rest is not expr(0)

@@ -120,6 +120,7 @@ class Copier:
         """The loops that copy an operand: along its last axis in vectors."""
         suffix = f"_{number}"
         *rows, row = copied.axes
+        yield from self.cleared(rows, row, copied.buf, suffix)
         whole = {
             axis: axis.size if self.is_padded(axis) else _whole(operand, axis, copied.start)
             for axis in copied.axes
@@ -143,6 +144,20 @@ class Copier:
                 inner = [(var, "serial" if turned else kind) for var, kind in run.loops]
                 loops = [*outer, *inner, *turned, *run.lane]
                 yield nested(loops, self.element(operand, copied, at, run.mask))
+
+    def cleared(self, rows: Sequence[Axis], row: Axis, buf: K.Buf, suffix: str) -> Iterator[K.Stmt]:
+        """Zeros behind the last axis, where lanes that are no elements read on.
+
+        What they compute is not stored, but floats below the normal ones, as old memory may hold,
+        take CPUs of Intel's a hundred times as long.
+        """
+        if self.is_padded(row) or buf.shape[-1] == row.size or not buf.dtype.is_float:
+            return
+        lane = Var(f"l{suffix}", 0, self.lanes - 1)
+        counters = [Var(f"c{n}{suffix}", 0, axis.size - 1) for n, axis in enumerate(rows)]
+        at = (*map(expr, counters), lane + (buf.shape[-1] - self.lanes))
+        loops = [*((counter, "serial") for counter in counters), (lane, "vector")]
+        yield nested(loops, K.Update(buf, at, None, zero(buf.dtype)))
 
     def runs(self, row: Axis, size: int, tile: int, suffix: str) -> Iterator[_Run]:
         """The vectors along the last axis of a copy: of whole tiles, then of what is left.
@@ -220,10 +235,8 @@ def _whole(operand: Operand, axis: Axis, start: Mapping[Var, Expr]) -> int:
     (var, step), *others = axis.steps
     if others or step != 1 or axis.size < 2 or var not in operand.masked:
         return axis.size
-    before = Var(var.name, 0, axis.size - 2)
-    place = {var: start.get(var, expr(0)) + before}
-    masks = (load.attr[2].subst(place) for load in operand.loads)
-    return axis.size if any(before in mask.vars for mask in masks) else axis.size - 1
+    masked = operand.is_masked_inside(var, start.get(var, expr(0)), axis.size)
+    return axis.size if masked else axis.size - 1
 
 
 def _without_unread(value: K.Value) -> K.Value:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
@@ -27,10 +28,25 @@ from gpu.compiler.ir.index import ALWAYS, Var
 from gpu.compiler.ir.kernel.tree import loads_of, only_buffer
 from gpu.compiler.ir.matrix import MATRICES, TILE_ROWS, Matrix
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
-from gpu.compiler.opt.opts import Bind, Distribute, Fuse, Opt, Pack, Reorder, Split, Tensorize
+from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
+from gpu.compiler.opt.opts import (
+    Bind,
+    Distribute,
+    Fuse,
+    Opt,
+    Pack,
+    Reorder,
+    Split,
+    Tensorize,
+    Widen,
+    apply,
+)
 from gpu.compiler.opt.policy.cpu import register_tiling
+from gpu.compiler.opt.policy.cpu.tile_cost import SERIAL
+from gpu.compiler.opt.policy.cpu.tiling import schedules
 from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.compiler.targets import Target
+from gpu.core.dtype import dtypes
 from gpu.core.errors import IllegalOpt
 
 # Tiles of sums along either side, where there are elements for so many.
@@ -41,6 +57,12 @@ PANEL_BYTES: Final = 1 << 20
 # Lines of the other operand that pay for packing elements which have to be picked one by one: that
 # takes about 2.5 cycles for each, in which vectors of AVX-512 multiply with 80 lines.
 PAYING_LINES: Final = 128
+# Cycles of an element of columns that is packed, of one of rows that is, and of a result.
+COLUMN: Final = 0.35
+ROW: Final = 0.15
+RESULT: Final = 0.3
+# Products of neighbours that vectors do in a cycle at most.
+FASTEST: Final = 32
 
 
 class _Axis(NamedTuple):
@@ -97,13 +119,17 @@ def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]
 
     Raises IllegalOpt for anything else.
     """
+    before = kernel
+    if _is_narrow_sum(kernel):
+        yield Widen()
+        kernel = apply(kernel, [Widen()])
     c = register_tiling.match(kernel)
     if c is None or c.u is None:
         raise IllegalOpt("no product of matrices")
     how, k = _instruction(c, target), _summed(c)
-    if c.u.extent < how.m or c.v.extent < how.n or k.extent < how.k:
-        raise IllegalOpt(f"{c.u.extent} x {c.v.extent} x {k.extent} is less than a tile")
-    rows, columns = _axis(c.u, how.m), _Axis(c.v, min(SIDE_BY_SIDE, c.v.extent // how.n), how.n)
+    if not _is_worth_it(before, target, c, how, k):
+        raise IllegalOpt(f"{c.u.extent} x {c.v.extent} x {k.extent} fills tiles too little")
+    rows, columns = _axis(c.u, how.m), _Axis(c.v, min(SIDE_BY_SIDE, -(-c.v.extent // how.n)), how.n)
     shares = _shares(c, rows, columns, target)
     whole = rows.whole and rows.blocks % shares.chunk == 0 and k.extent % how.k == 0
     direct, squares = whole and _lies_in_rows(c, k), whole and _step(c.across, c.u) == 1
@@ -126,6 +152,33 @@ def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]
     if not direct:
         yield from _packed_rows(c, k, f"{rows.block}i", (steps, ut, ur, word, one), squares)
     yield Tensorize((*others, steps, word, one), how.name)
+
+
+def _is_worth_it(
+    kernel: K.Kernel, target: Target, c: register_tiling.Contraction, how: Matrix, k: Var
+) -> bool:
+    """Whether tiles are faster than vectors, which need not be packed, nor be as full."""
+    assert c.u is not None
+    sides = ((c.u, how.m), (c.v, how.n), (k, how.k))
+    tiles = [-(-var.extent // side) for var, side in sides]
+    m, n, depth = (count * side for count, (_, side) in zip(tiles, sides, strict=True))
+    results = math.prod(var.extent for var in c.outer)
+    others = results * math.prod(var.extent for var in c.reduction) / k.extent
+    packed = COLUMN * n * depth + ROW * m * depth
+    time = others * (math.prod(tiles) * how.m + packed) + results * m * n * RESULT
+    steps = others * math.prod(var.extent for var, _ in sides)
+    if time * FASTEST * how.together < steps:
+        return True
+    core = replace(target, workers=1)
+    return time < min((cost - SERIAL for cost, _ in schedules(kernel, core)), default=math.inf)
+
+
+def _is_narrow_sum(kernel: K.Kernel) -> bool:
+    """Whether it adds products of integers up in fewer bits than instructions do."""
+    found = reduction_nest(kernel.body)
+    dtype = found.update.value.dtype if found else dtypes.int32
+    is_product = found is not None and found.update.value.attr == ("mul",)
+    return is_product and dtype.is_int and dtype.bits < dtypes.int32.bits
 
 
 def _blocked(

@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel.tree import values
+from gpu.compiler.ir.kernel.tree import values, values_of
+from gpu.compiler.ir.optable import DOTS
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import last_index
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, work_of
@@ -31,6 +33,10 @@ class Core(NamedTuple):
         ways: lines of the first level that can have the same place.
         masked: cycles that a mask adds to an access, for each lane if `by_lane`.
         ahead: registers that take what steps that are written out load early.
+        crossing: cycles that a vector takes besides which may lie across lines.
+        slow: how many operations some are, of those that sums of products are made of: `mul` of
+            integers, and dots.
+        page: cycles to look for a page that a core has not at hand.
     """
 
     arithmetic: float = 2
@@ -43,6 +49,9 @@ class Core(NamedTuple):
     masked: float = 2
     by_lane: bool = False
     ahead: int = 2
+    crossing: float = 0.0
+    slow: Mapping[str, float] = MappingProxyType({})
+    page: float = 1.0
 
 
 # By the bytes of a vector: those of 16 have no masks, those of 64 have registers for them.
@@ -50,6 +59,21 @@ CORES: Final = {
     16: Core(near=64 << 10, far=1 << 20, ways=4, by_lane=True),
     32: Core(),
     64: Core(far=1 << 20, masked=0.5, ahead=0),
+}
+# Of CPUs that have a feature which one line of them has. AMX: Golden Cove and what followed (sizes
+# from Intel's "64 and IA-32 Architectures Optimization Reference Manual", 2.3; `crossing` and
+# `page` measured on a product whose rows lie a page apart).
+CORES_BY_FEATURE: Final = {
+    "+amx-tile": Core(
+        near=48 << 10,
+        far=2 << 20,
+        ways=12,
+        masked=0.5,
+        ahead=0,
+        crossing=1.0,
+        slow=MappingProxyType({"mul": 4.0, "dot_bf16": 4.0}),
+        page=2.5,
+    ),
 }
 LINE: Final = 64
 # Cycles for each element of a copy: in vectors, in transposed squares, lane by lane; under a mask
@@ -78,10 +102,9 @@ ITERATION: Final = 1.0
 FOLD: Final = 12.0
 # Cycles of a row of which several share too few places of the cache.
 CONFLICT: Final = 2.0
-# Bytes of a page, of how many a core has the places at hand, and cycles to look for another one.
+# Bytes of a page, and of how many a core has the places at hand.
 PAGE: Final = 4096
 PAGES: Final = 64
-PAGE_MISS: Final = 1.0
 # Cycles of a line from the second level, and from behind it; so many times more far apart.
 FROM_FAR: Final = 0.7
 FROM_MEMORY: Final = 3.0
@@ -95,6 +118,15 @@ EXPOSED: Final = 0.4
 # Cycles of a launch on one core, and of one that wakes the others.
 SERIAL: Final = 2000.0
 PARALLEL: Final = 12000.0
+# Cycles of a line that two cores write and that goes from one to the other while they compute on.
+CONTESTED: Final = 70.0
+
+
+def core_of(target: Target) -> Core:
+    """What is known of the cores of a target."""
+    features = target.features.split(",")
+    rows = (core for feature, core in CORES_BY_FEATURE.items() if feature in features)
+    return next(rows, CORES.get(target.vector_bytes, Core()))
 
 
 class Inside(NamedTuple):
@@ -122,11 +154,17 @@ class Costs:
 
     def __init__(self, nest: Nest, target: Target):
         self.nest, self.target = nest, target
-        self.core = CORES.get(target.vector_bytes, Core())
+        self.core = core_of(target)
         self.lanes = lanes_of(target, widest([*nest.stores, nest.update]))
         self.operands = nest.operands
         self.work_of = [work_of(values(operand.value, set())) for operand in nest.operands]
+        self.masked = [any(map(o.is_masked_inside, o.masked)) for o in nest.operands]
         self.inner = nest.reduction[-1]
+        parts = (set(values(operand.value, set())) for operand in nest.operands)
+        apart = set(values_of(nest.update, set())).difference(*parts)
+        done = [v for v in apart if v.kind == "alu" and (v.dtype.is_int or v.attr[0] in DOTS)]
+        slow = sum(self.core.slow.get(v.attr[0], 1.0) - 1 for v in done)
+        self.operations = nest.operations + slow
         self.loops = {var.name: var for var in (*nest.independent, *nest.reduction)}
         self._elements: dict[tuple[int, ...], int] = {}
         self._copied: dict[tuple[object, ...], int] = {}
@@ -156,12 +194,12 @@ class Costs:
         partial = not along_sum and tile[lane] % lanes > 0
         rows = {v: tile[v] for v in nest.independent if tile[v] > 1 and v is not lane}
         sums = vectors * math.prod(rows.values())
-        work, loads, live, conflicts = float(sums * nest.operations), 0.0, 1, 0.0
+        work, loads, live, conflicts = sums * self.operations, 0.0, 1, 0.0
         if nest.taken is not None:
             taken = math.prod(size for var, size in rows.items() if var in nest.taken.vars)
             taken = sums if along_sum else taken * (vectors if lane in nest.taken.vars else 1)
             work, live = work + taken, live + taken
-        pages = 0.0
+        waits = 0.0
         live += core.ahead * (written > 1) + TEMPORARY * (nest.operations > 1)
         kept = []
         for number, operand in enumerate(self.operands):
@@ -170,6 +208,8 @@ class Costs:
             if lane in operand.moves:
                 times *= vectors
                 loads += times * self._vector_loads(operand, lane, lanes, near, partial)
+                if not near and self._split(operand, lane) > 1:
+                    waits += times * core.crossing
                 kept.append(times if along_sum else vectors)
             elif not along_sum or self.inner in operand.moves:
                 shared = self._shared(number, rows, written)
@@ -178,8 +218,8 @@ class Costs:
                 conflicts += 0.0 if near else self._conflicts(operand, rows)
             work += 0 if near else times * self.work_of[number]
             apart = abs(operand.steps.get(self.inner) or 0) * operand.value.dtype.itemsize
-            if not near and apart >= PAGE and tile[self.inner] > PAGES:
-                pages += PAGE_MISS
+            if not near and apart * tile[self.inner] > PAGES * PAGE:
+                waits += core.page * min(1.0, apart / PAGE)
         live += min(kept) if along_sum else sum(kept)
         results = sums * written if along_sum else sums
         loads += SPILL * max(0, results + live - self.target.registers)
@@ -190,7 +230,7 @@ class Costs:
             core.latency * max(1, nest.operations) * sums / results,
             conflicts,
         )
-        step += pages
+        step += waits
         inner, length = (lane, lanes) if along_sum else (self.inner, 1)
         steps = math.prod(tile[var] for var in nest.reduction)
         entries = steps / tile[inner]
@@ -253,8 +293,11 @@ class Costs:
         """Cycles to store a vector of results."""
         time = STORE
         for store in self.nest.stores:
-            together = abs(last_index(store.indices).coeff(lane)) == 1
+            index, itemsize = last_index(store.indices), store.buf.dtype.itemsize
+            together = abs(index.coeff(lane)) == 1
             time += partial * self._mask_time(lanes) if together else lanes * SCATTER
+            if any(index.coeff(v) * itemsize % LINE for v in self.nest.independent if v != lane):
+                time += self.core.crossing
         return time
 
     # A kernel.
@@ -266,7 +309,8 @@ class Costs:
         """
         work, (name, size) = self.work(tiling), tiling.loops[0]
         busiest = self._busiest(self.loops[name].extent, size)
-        shared, kind = work * busiest + PARALLEL, self.target.parallel
+        waiting = CONTESTED * self._contested(self.loops[name], size)
+        shared, kind = max(work * busiest, waiting) + PARALLEL, self.target.parallel
         if shared < work + SERIAL or kind == "grid":
             return shared, tiling._replace(parallel=kind)
         return work + SERIAL, tiling
@@ -275,6 +319,19 @@ class Costs:
         """The part of the tiles of a loop that the busiest worker has."""
         count = -(-extent // size)
         return -(-count // self.target.workers) / count
+
+    def _contested(self, shared: Var, size: int) -> float:
+        """Lines of results that two workers write, which have parts of `size` of a loop."""
+        count = 0.0
+        for store in self.nest.stores:
+            index, itemsize = last_index(store.indices), store.buf.dtype.itemsize
+            near = abs(index.coeff(shared)) * itemsize
+            rows = {v: abs(index.coeff(v)) * itemsize for v in self.nest.independent}
+            around = [v for v, step in rows.items() if step > near]
+            if around and (near * size % LINE or any(rows[v] % LINE for v in around)):
+                ends = min(self.target.workers, -(-shared.extent // size))
+                count += ends * math.prod(v.extent for v in around)
+        return count / self.target.workers
 
     def work(self, tiling: Tiling) -> float:
         """Cycles of all cores together."""
@@ -332,13 +389,13 @@ class Costs:
     def copy_time(self, number: int, lane: Var, inside: Inside) -> float:
         """Cycles to copy what is inside some loops of an operand, each time that they are run."""
         operand = self.operands[number]
-        near = _nearest(operand)
+        near, masked = _nearest(operand), self.masked[number]
         step = operand.steps.get(lane, near)
         if step in (0, 1, -1):
             each = COPY
         else:
-            each = COPY_SQUARE if near == 1 and not operand.masked else COPY_APART
-        each += COPY_MASKED * bool(operand.masked) + COPY * self.work_of[number]
+            each = COPY_SQUARE if near == 1 and not masked else COPY_APART
+        each += COPY_MASKED * masked + COPY * self.work_of[number]
         return self.copied(number, lane, inside.extents) * inside.trips * each
 
     def memory_time(

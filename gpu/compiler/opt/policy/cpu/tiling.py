@@ -30,9 +30,11 @@ VECTORS: Final = (1, 2, 3, 4, 6)
 GROUPS: Final = (4, 8)
 # Vectors of a tile whose operands are read once.
 STRETCHES: Final = (1, 2, 4, 8, 16, 24)
-# Tiles for which orders of loops are tried, and of those whose lanes are along the reduction.
+# Tiles for which orders of loops are tried, of those whose lanes are along the reduction, and of
+# others if what they load in vectors is copied.
 BEST_TILES: Final = 6
 BEST_ALONG_SUM: Final = 2
+BEST_COPIED: Final = 2
 # Loops of fewer iterations share the rows of a tile with another one.
 SHORT: Final = 8
 # Where lanes are along the reduction: rows of the narrower side of a tile at most, and vectors of
@@ -108,7 +110,12 @@ def tilings(kernel: K.Kernel, target: Target) -> list[tuple[float, Tiling]]:
     tiles: list[_Tile] = []
     is_grid = target.parallel == "grid"
     if not is_grid and all(again) and len(again) > 1:
-        tiles += sorted(_tiles(nest, costs), key=by_time)[:BEST_TILES]
+        ranked = sorted(_tiles(nest, costs), key=by_time)
+        copied = partial(_time_of_tiles, costs, along=True)
+        # Copies that are not needed pay for some tiles, where rows lie badly.
+        tiles += ranked[:BEST_TILES]
+        others = (tile for tile in ranked[BEST_TILES:] if _loads_as_it_lies(costs, tile))
+        tiles += sorted(others, key=copied)[:BEST_COPIED]
     elif not is_grid and column_reduce.match(kernel, target) is None:
         tiles += sorted(_stretches(nest, costs), key=by_time)[:BEST_TILES]
     # What is left over of rows is added for each of several reductions: sums would round too often.
@@ -219,10 +226,15 @@ def _steps(inner: Var, sums: int, registers: int) -> int:
     return STEPS if sums <= FEW_SUMS * registers else 1
 
 
-def _time_of_tiles(costs: Costs, tile: _Tile) -> float:
-    """Cycles of all tiles, and of copies that they need, wherever these are made."""
+def _time_of_tiles(costs: Costs, tile: _Tile, along: bool = False) -> float:
+    """Cycles of all tiles, and of copies that they need, wherever these are made.
+
+    What is loaded in vectors is copied if `along`.
+    """
     near = frozenset(
-        n for n, operand in enumerate(costs.operands) if _needs_copy(costs, operand, tile)
+        n
+        for n, operand in enumerate(costs.operands)
+        if _needs_copy(costs, operand, tile) or (along and tile.lane in operand.moves)
     )
     sizes = {**tile.sizes, **{var: var.extent for var in costs.nest.reduction}}
     time = costs.tile_time(sizes, tile.lane, tile.lanes, near, tile.steps)
@@ -235,6 +247,12 @@ def _needs_copy(costs: Costs, operand: Operand, tile: _Tile) -> bool:
     """Whether an operand as it lies is loaded lane by lane, or under masks."""
     apart = tile.lane in operand.moves and not _is_near(costs, operand, tile.lane)
     return apart or bool(operand.masked)
+
+
+def _loads_as_it_lies(costs: Costs, tile: _Tile) -> bool:
+    """Whether an operand that is loaded in vectors need not be copied."""
+    along = (operand for operand in costs.operands if tile.lane in operand.moves)
+    return any(not _needs_copy(costs, operand, tile) for operand in along)
 
 
 def _is_near(costs: Costs, operand: Operand, lane: Var) -> bool:
