@@ -5,7 +5,7 @@ Torch finds `backend` by its entry point; nothing else of the package imports th
 
 from __future__ import annotations
 
-from gpu.torch.backend import Options, backend
+from gpu.torch.aot import Options, backend
 from gpu.torch.table import ROWS
 
 __all__ = ["ROWS", "Options", "backend"]

@@ -148,7 +148,9 @@ def empty(shape: Sequence[int], dtype: DType) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=TORCHS[dtype])
 
 
-def tensor_over(buffer: Buffer, shape: Sequence[int], upper: Sequence[int], dtype: DType) -> torch.Tensor:
+def tensor_over(
+    buffer: Buffer, shape: Sequence[int], upper: Sequence[int], dtype: DType
+) -> torch.Tensor:
     """A tensor of torch's with the contents of a buffer: over it where the host can use it.
 
     Args:

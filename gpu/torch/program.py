@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -12,7 +12,6 @@ from torch import fx
 
 from gpu.compiler.ir.dims import Symbol, bound, find_symbols, is_symbolic, upper_shape
 from gpu.compiler.ir.graph import build as G
-from gpu.core.config import config
 from gpu.core.dtype import DType
 from gpu.core.errors import GpuError
 from gpu.runtime.execute import storage
@@ -44,7 +43,7 @@ _VIEWS: Final = frozenset(
 )
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """A row does not take what it is given: the node, and why."""
 
     def __init__(self, node: fx.Node, reason: str):
@@ -447,5 +446,3 @@ def _note_fixed(name: str, error: Exception) -> None:
         "%s is compiled for each size by itself, as torch's symbolic sizes do not fit: %s",
         name, error,
     )  # fmt: skip
-
-

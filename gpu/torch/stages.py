@@ -17,6 +17,9 @@ from gpu.torch.table import ROWS, overload
 from gpu.torch.types import OURS
 
 _DROPOUT: Final = overload("native_dropout")
+ATTENTION: Final = overload("_scaled_dot_product_flash_attention_for_cpu")
+# Torch's takes sums that ours does not make.
+ATTENTION_BACKWARD: Final = overload("_scaled_dot_product_flash_attention_for_cpu_backward")
 _TENSORS: Final = (torch.Tensor,)
 
 
@@ -62,8 +65,15 @@ def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers."""
     if node.target is dropout_mask:
         return True
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags and node.target is not _DROPOUT
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    # Of these two there are some that drop nothing out.
+    return node.target is not _DROPOUT and (node.target is not ATTENTION or bool(_dropout(node)))
+
+
+def _dropout(node: fx.Node) -> Any:
+    """The share of weights that attention drops out, behind queries, keys and values."""
+    return (*node.args, node.kwargs.get("dropout_p", 0.0))[3]
 
 
 def draw_masks(graph: fx.Graph) -> None:
@@ -118,9 +128,7 @@ def why_torch(node: fx.Node, refused: dict[fx.Node, str]) -> str | None:
 
 def _depends_on_values(value: torch.Tensor) -> bool:
     """Whether a size is known only when the graph runs."""
-    return any(
-        isinstance(size, torch.SymInt) and has_unknown(size) for size in (*value.shape,)
-    )
+    return any(isinstance(size, torch.SymInt) and has_unknown(size) for size in (*value.shape,))
 
 
 def has_unknown(size: torch.SymInt) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
+from torch_compile.drawn import torch  # first: it skips where there is none
+
+# isort: split
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gpu.torch.backend import Graph, Options
+from gpu.torch.aot import Graph, Options
 from gpu.torch.table import overload
 
 CORE = frozenset(
@@ -18,8 +20,9 @@ CORE = frozenset(
     if name.startswith("aten::")
     and torch.Tag.core in (which := overload(name.removeprefix("aten::"))).tags
 )
-# Of these no value is asked, or they draw: they run in torch, or are numbers of the host's.
+# Numbers of the host's, which no program computes.
 SIZES = {"sym_size.int", "sym_stride.int", "sym_numel", "sym_storage_offset", "sym_is_contiguous"}
+# What draws runs in torch.
 RANDOM = {"rand", "randn", "randperm", "native_dropout"}
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5, torch.float64: 1e-9,
              torch.complex64: 2e-5, torch.complex128: 1e-9}  # fmt: skip
@@ -54,9 +57,6 @@ def run(name: str, args: list[Any], kwargs: dict[str, Any], device: str | None =
     module = fx.GraphModule(torch.nn.Module(), graph)
     options = Options.of({"strict": True, "device": device})
     return Graph(module, inputs, options)(list(inputs))
-
-
-
 
 
 def expected(name: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:

@@ -109,9 +109,7 @@ def layer_norm_backward(
     normal = (x - mean) * scale
     scaled = grad if weight is None else grad * weight
     into = _centred(scaled, normal, inner) * scale
-    of_weight, of_bias = (
-        each.sum(outer) if outer else each for each in (grad * normal, grad)
-    )
+    of_weight, of_bias = (each.sum(outer) if outer else each for each in (grad * normal, grad))
     grads = (into, of_weight, of_bias)
     return tuple(each if wanted else None for each, wanted in zip(grads, mask, strict=True))
 
@@ -179,7 +177,12 @@ def _batch_norm(
 
 @row("_native_batch_norm_legit.no_stats")
 def batch_norm_of_batch(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, ...]:
     """Normalised over all but the channels, by the statistics of x, which are given too."""
     mean, scale = _statistics(x, _but_channels(x), eps)
@@ -247,5 +250,3 @@ def rms_norm(
     least = float(wide.dtype.finfo.eps) if eps is None else eps
     scale = (wide.square().mean(axes, True) + least).rsqrt()
     return _affine(wide * scale, weight, None).cast(x.dtype), scale
-
-

@@ -26,7 +26,16 @@ _COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 for _name in _COMPARISONS:
     row(f"{_name}.Tensor", f"{_name}.Scalar", operands="common")(getattr(Tensor, _name))
 
-for _name in ("logical_and", "logical_or", "logical_xor", "logical_not", "abs", "isnan", "isinf", "signbit"):
+for _name in (
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+    "abs",
+    "isnan",
+    "isinf",
+    "signbit",
+):
     row(_name)(getattr(Tensor, _name))
 
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):

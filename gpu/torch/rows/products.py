@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -69,9 +69,7 @@ def complex_to_real(
 
 
 @row("_fft_c2c")
-def complex_to_complex(
-    x: Tensor, dim: Sequence[int], normalization: int, forward: bool
-) -> Tensor:
+def complex_to_complex(x: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> Tensor:
     """The transform of complex numbers, or its inverse."""
     if not dim:
         raise Unsupported("a transform along no axis")

@@ -16,10 +16,11 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
 from gpu.runtime.device import Device
-from gpu.torch import rows as _rows  # noqa: F401 - notes the rows
+from gpu.torch import rows as _rows
 from gpu.torch.program import Program, Refused
-from gpu.torch.stages import Stage, draw_masks, stages_of, why_torch
+from gpu.torch.stages import ATTENTION_BACKWARD, Stage, draw_masks, stages_of, why_torch
 
+assert _rows  # importing it notes the rows
 _OPTIONS: Final = ("device", "strict")
 # Decompositions of torch's into more than the table needs.
 _KEPT: Final = ("_scaled_dot_product_flash_attention_for_cpu",)
@@ -134,6 +135,12 @@ class Graph:
             try:
                 self.stages = [self._made(stage, n) for n, stage in enumerate(stages)]
             except Refused as refusal:
+                if refusal.node.target is ATTENTION_BACKWARD:
+                    raise Unsupported(
+                        f"the gradient of attention: {refusal.reason}; torch's would need what "
+                        "its own attention keeps (torch.nn.attention.sdpa_kernel(MATH) has "
+                        "attention in single operations)"
+                    ) from refusal
                 refused[refusal.node] = refusal.reason
                 continue
             break
