@@ -183,7 +183,7 @@ def _run_in_torch(stage: Stage, values: dict[fx.Node, Any]) -> None:
 def _called(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     args = fx.map_arg(node.args, lambda each: _value(each, values))
     kwargs = fx.map_arg(node.kwargs, lambda each: _value(each, values))
-    return node.target(*args, **kwargs)  # type: ignore[operator]
+    return node.target(*args, **kwargs)
 
 
 def _value(node: Any, values: dict[fx.Node, Any]) -> Any:

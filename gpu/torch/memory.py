@@ -135,12 +135,10 @@ def check_place(tensor: torch.Tensor) -> None:
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A row-major tensor's memory as a numpy array of our dtype."""
-    dtype = ours(tensor.dtype).np
+    """A row-major tensor's elements in a row, as a numpy array of our dtype over its memory."""
     flat = tensor.detach().reshape(-1)
-    if flat.dtype.is_complex:
-        return flat.numpy()
-    return flat.view(torch.uint8).numpy().view(dtype)
+    array: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy().view(ours(tensor.dtype).np)
+    return array
 
 
 def empty(shape: Sequence[int], dtype: DType) -> torch.Tensor:

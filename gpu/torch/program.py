@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import fx
@@ -23,7 +23,7 @@ from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import Trace, tracing
 from gpu.torch import sizes
 from gpu.torch.memory import Inputs, Layout, check_place, empty, layout_of, packed, tensor_over
-from gpu.torch.sizes import Bound
+from gpu.torch.sizes import Bound, Variable
 from gpu.torch.stages import Stage, dropped, is_size
 from gpu.torch.table import ROWS, Row
 from gpu.torch.types import ours
@@ -92,7 +92,16 @@ class _Example(NamedTuple):
         return self.strides
 
 
-_Lying = torch.Tensor | _Example
+class _Lying(Protocol):
+    """A tensor of torch's, or what a program is compiled for instead of one."""
+
+    shape: Any
+    dtype: Any
+    device: Any
+
+    def stride(self) -> Any:
+        """How far apart the elements of each axis are."""
+        ...
 
 
 def _example(node: fx.Node) -> _Example:
@@ -181,11 +190,11 @@ class Program:
         layouts = [layout_of(t.shape, t.stride()) for t in tensors]
         found: dict[Any, int] = {}
         for node, number in numbers.items():
-            if isinstance(symbol := _expression_of(node), sizes.sympy.Symbol):
+            if isinstance(symbol := _expression_of(node), Variable):
                 found[symbol] = number
         for tensor, shape in zip(tensors, self._expressions, strict=True):
             for size, value in zip(shape, tensor.shape, strict=True):
-                if isinstance(size, sizes.sympy.Symbol):
+                if isinstance(size, Variable):
                     found[size] = value
         limits = sizes.bounds(found, self._fixed)
         if not self._fixed:
@@ -212,7 +221,7 @@ class Program:
         loose = tuple(
             number
             for node, number in numbers.items()
-            if not isinstance(_expression_of(node), sizes.sympy.Symbol)
+            if not isinstance(_expression_of(node), Variable)
         )
         most = tuple((str(s), limit.most) for s, limit in limits.items())
         key = (tuple(layouts), most, loose, compile_settings())
@@ -355,7 +364,7 @@ def _number(node: fx.Node, args: Sequence[Any]) -> Any:
     meta = node.meta["val"]
     if isinstance(meta, (int, float, bool)):
         return meta
-    return node.target(*args)  # type: ignore[operator]
+    return node.target(*args)
 
 
 def _our_dtype(value: Any) -> Any:
@@ -417,7 +426,7 @@ def _base(node: fx.Node) -> fx.Node:
             return node
         if node.target is operator.getitem and not _is_view(node.args[0]):
             return node
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]
     return node
 
 

@@ -14,6 +14,7 @@ import torch
 
 from gpu.tensor.variable import Var
 
+Variable: Final = sympy.Symbol  # torch's
 _LEAST: Final = 16
 
 
@@ -34,7 +35,7 @@ def expression(size: int | torch.SymInt) -> Any:
     return size if isinstance(size, int) else size.node.expr
 
 
-def variables_in(shapes: Iterable[Sequence[Any]]) -> set[sympy.Symbol]:
+def variables_in(shapes: Iterable[Sequence[Any]]) -> set[Variable]:
     """The variables of sizes."""
     return {
         symbol
@@ -45,7 +46,7 @@ def variables_in(shapes: Iterable[Sequence[Any]]) -> set[sympy.Symbol]:
     }
 
 
-def bounds(values: dict[sympy.Symbol, int], fixed: bool) -> dict[sympy.Symbol, Bound]:
+def bounds(values: dict[Variable, int], fixed: bool) -> dict[Variable, Bound]:
     """What a program is for that is to take these values, or, where `fixed`, no others."""
     return {
         symbol: Bound(value, value if fixed else max(_LEAST, 1 << (value - 1).bit_length()))
@@ -53,14 +54,14 @@ def bounds(values: dict[sympy.Symbol, int], fixed: bool) -> dict[sympy.Symbol, B
     }
 
 
-def bind(symbol: sympy.Symbol, bound: Bound) -> Any:
+def bind(symbol: Variable, bound: Bound) -> Any:
     """The variable, or where it is fixed its value, as a size of ours."""
     if bound.most == bound.value:
         return bound.value
     return Var(str(symbol), 1, bound.most).bind(bound.value)
 
 
-def evaluate(size: Any, known: dict[sympy.Symbol, Any]) -> Any:
+def evaluate(size: Any, known: dict[Variable, Any]) -> Any:
     """A size, with numbers or variables of ours in place of torch's variables."""
     if isinstance(size, int):
         return size

@@ -153,7 +153,7 @@ def stages_of(
             level[node] = before
             continue
         if _takes_part(node):
-            level[node] = level[node.args[0]]  # type: ignore[index]
+            level[node] = level[node.args[0]]
         else:
             reason = why(node)
             if reason:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from gpu.core.dtype import dtypes
 from gpu.tensor.func.derivatives import vjp
 from gpu.tensor.tensor import Tensor
 from gpu.torch.table import row
+from gpu.torch.types import TORCHS
 
 Sizes = Sequence[int]
 
@@ -247,6 +250,6 @@ def rms_norm(
     """Divided by the root of the mean square over the last axes; with what it was scaled by."""
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     wide = x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
-    least = float(wide.dtype.finfo.eps) if eps is None else eps
+    least = torch.finfo(TORCHS[wide.dtype]).eps if eps is None else eps
     scale = (wide.square().mean(axes, True) + least).rsqrt()
     return _affine(wide * scale, weight, None).cast(x.dtype), scale

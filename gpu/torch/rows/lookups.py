@@ -98,14 +98,16 @@ def _with_axis(x: Tensor, *others: Any) -> tuple[Any, ...]:
 def scatter(x: Tensor, dim: int, places: Tensor, src: Any) -> Tensor:
     """x with elements of `src` at places along an axis."""
     whole, at, source = _with_axis(x, places, src)
-    return whole.scatter(dim, at, source).reshape(x.shape)
+    found: Tensor = whole.scatter(dim, at, source)
+    return found.reshape(x.shape)
 
 
 @row("scatter_add")
 def scatter_add(x: Tensor, dim: int, places: Tensor, src: Tensor) -> Tensor:
     """x with elements of `src` added at places along an axis."""
     whole, at, source = _with_axis(x, places, src)
-    return whole.scatter_add(dim, at, source).reshape(x.shape)
+    found: Tensor = whole.scatter_add(dim, at, source)
+    return found.reshape(x.shape)
 
 
 @row("scatter_reduce.two")
@@ -114,7 +116,7 @@ def scatter_reduce(
 ) -> Tensor:
     """x combined with elements of `src` at places along an axis."""
     whole, at, source = _with_axis(x, places, src)
-    found = whole.scatter_reduce(dim, at, source, _REDUCTIONS[reduce], include_self)
+    found: Tensor = whole.scatter_reduce(dim, at, source, _REDUCTIONS[reduce], include_self)
     return found.reshape(x.shape)
 
 

@@ -51,26 +51,26 @@ for _name in ("fmod", "remainder"):
 def add(x: Tensor, other: Any, alpha: Number = 1) -> Tensor:
     """x + alpha * other; of bools their or, as in torch."""
     if x.dtype is dtypes.bool:
-        return x | other if alpha else x
-    return x + (other if alpha == 1 else other * alpha)
+        return x.bitwise_or(other) if alpha else x
+    return x.add(other if alpha == 1 else other * alpha)
 
 
 @row("sub.Tensor", "sub.Scalar", operands="result")
 def sub(x: Tensor, other: Any, alpha: Number = 1) -> Tensor:
     """x - alpha * other."""
-    return x - (other if alpha == 1 else other * alpha)
+    return x.sub(other if alpha == 1 else other * alpha)
 
 
 @row("rsub.Tensor", "rsub.Scalar", operands="result")
 def rsub(x: Tensor, other: Any, alpha: Number = 1) -> Tensor:
     """other - alpha * x."""
-    return other - (x if alpha == 1 else x * alpha)
+    return (x if alpha == 1 else x.mul(alpha)).sub(other, reverse=True)
 
 
 @row("mul.Tensor", "mul.Scalar", operands="result")
 def mul(x: Tensor, other: Any) -> Tensor:
     """x * other; of bools their and."""
-    return x & other if x.dtype is dtypes.bool else x * other
+    return x.bitwise_and(other) if x.dtype is dtypes.bool else x.mul(other)
 
 
 @row("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", operands="result")

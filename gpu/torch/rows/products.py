@@ -8,6 +8,7 @@ from typing import Final
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 from gpu.tensor.fft import transforms
+from gpu.tensor.fft.transforms import Norm
 from gpu.tensor.tensor import Tensor
 from gpu.torch.table import row
 
@@ -48,8 +49,8 @@ def pair_distances(x: Tensor, p: float = 2) -> Tensor:
 
 # Torch's at::native::fft_norm_mode: of n values what the result is divided by.
 _NONE, _BY_ROOT_N, _BY_N = 0, 1, 2
-_FORWARD: Final = {_NONE: "backward", _BY_ROOT_N: "ortho", _BY_N: "forward"}
-_BACKWARD: Final = {_NONE: "forward", _BY_ROOT_N: "ortho", _BY_N: "backward"}
+_FORWARD: Final[dict[int, Norm]] = {_NONE: "backward", _BY_ROOT_N: "ortho", _BY_N: "forward"}
+_BACKWARD: Final[dict[int, Norm]] = {_NONE: "forward", _BY_ROOT_N: "ortho", _BY_N: "backward"}
 
 
 @row("_fft_r2c")

@@ -49,7 +49,9 @@ def grid_sample_backward(
     mask: Sequence[bool],
 ) -> tuple[Any, ...]:
     """The gradients of pictures and points, of those that are asked for."""
-    grads = pulled(lambda *given: grid_sample(*given, mode, padding, align_corners), grad, x, grid)
+    grads = pulled(
+        lambda x, grid: grid_sample(x, grid, mode, padding, align_corners), grad, x, grid
+    )
     return tuple(each if wanted else None for each, wanted in zip(grads, mask, strict=True))
 
 
