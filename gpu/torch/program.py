@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import fx
@@ -23,7 +23,7 @@ from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import Trace, tracing
 from gpu.torch import sizes
 from gpu.torch.memory import Inputs, Layout, check_place, empty, layout_of, packed, tensor_over
-from gpu.torch.sizes import Bound, Variable
+from gpu.torch.sizes import Bound
 from gpu.torch.stages import Stage, dropped, is_size
 from gpu.torch.table import ROWS, Row
 from gpu.torch.types import ours
@@ -92,16 +92,7 @@ class _Example(NamedTuple):
         return self.strides
 
 
-class _Lying(Protocol):
-    """A tensor of torch's, or what a program is compiled for instead of one."""
-
-    shape: Any
-    dtype: Any
-    device: Any
-
-    def stride(self) -> Any:
-        """How far apart the elements of each axis are."""
-        ...
+_Lying: TypeAlias = torch.Tensor | _Example
 
 
 def _example(node: fx.Node) -> _Example:
@@ -190,11 +181,11 @@ class Program:
         layouts = [layout_of(t.shape, t.stride()) for t in tensors]
         found: dict[Any, int] = {}
         for node, number in numbers.items():
-            if isinstance(symbol := _expression_of(node), Variable):
+            if _is_variable(symbol := _expression_of(node)):
                 found[symbol] = number
         for tensor, shape in zip(tensors, self._expressions, strict=True):
             for size, value in zip(shape, tensor.shape, strict=True):
-                if isinstance(size, Variable):
+                if _is_variable(size):
                     found[size] = value
         limits = sizes.bounds(found, self._fixed)
         if not self._fixed:
@@ -219,9 +210,7 @@ class Program:
     ) -> tuple[_Form, list[Layout], dict[Any, Any]]:
         known = {symbol: sizes.bind(symbol, limit) for symbol, limit in limits.items()}
         loose = tuple(
-            number
-            for node, number in numbers.items()
-            if not isinstance(_expression_of(node), Variable)
+            number for node, number in numbers.items() if not _is_variable(_expression_of(node))
         )
         most = tuple((str(s), limit.most) for s, limit in limits.items())
         key = (tuple(layouts), most, loose, compile_settings())
@@ -391,6 +380,11 @@ def _as_torch_says(found: Any, meta: Any) -> Any:
 def _expression_of(node: fx.Node) -> Any:
     value = node.meta["val"]
     return value.node.expr if isinstance(value, torch.SymInt) else None
+
+
+def _is_variable(size: Any) -> bool:
+    """Whether a size is one of torch's variables, and not a number or computed of them."""
+    return bool(getattr(size, "is_Symbol", False))
 
 
 def _size(expression: Any, known: dict[Any, Any], now: int) -> Any:

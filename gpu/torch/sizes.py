@@ -7,14 +7,14 @@ for each doubling and no more, and memory is at most twice what is needed along 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import sympy
 import torch
 
 from gpu.tensor.variable import Var
 
-Variable: Final = sympy.Symbol  # torch's
+Variable: TypeAlias = sympy.Symbol  # torch's
 _LEAST: Final = 16
 
 

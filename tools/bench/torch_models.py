@@ -182,9 +182,8 @@ def main() -> int:
     names = options.models or list(MODELS)
     if unknown := set(names) - set(MODELS):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}"
-    )
+    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+    print(f"torch {torch.__version__}, {threads} threads, load {load:.1f}")
     ratios, is_close = [], True
     for name in names:
         for is_training in (False, True):
