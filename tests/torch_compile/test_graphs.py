@@ -247,3 +247,12 @@ def test_torch_finds_the_backend_by_its_entry_point() -> None:
     group = "torch_dynamo_backends"
     ((name, value),) = tomllib.loads(text)["project"]["entry-points"][group].items()
     assert name == "gpu" and EntryPoint(name, value, group).load() is backend
+
+
+def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "torch_compile.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    if "gpu" not in torch._dynamo.list_backends():  # the package is not installed
+        torch._dynamo.register_backend(backend, name="gpu")
+    exec(compile(code, "torch_compile.md", "exec"), {})
+    assert capsys.readouterr().out == "torch.Size([32, 8])\n"
