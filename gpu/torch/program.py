@@ -320,6 +320,9 @@ class _Run:
                 return value.cast(wanted) if is_other else value
 
             args, kwargs = (fx.node.map_aggregate(a, cast) for a in (args, kwargs))
+            if _is_number_for_tensor(node):
+                first = Tensor.full((), args[0], dtype=wanted, device=self.device, buffer=False)
+                args = (first, *args[1:])
         if row.takes_result:
             first = single if single is not None else node.meta["val"][0]
             kwargs = {**kwargs, "result": Result(ours(first.dtype), self.device)}
@@ -354,6 +357,15 @@ def _number(node: fx.Node, args: Sequence[Any]) -> Any:
     if isinstance(meta, (int, float, bool)):
         return meta
     return node.target(*args)
+
+
+def _is_number_for_tensor(node: fx.Node) -> bool:
+    """Whether the first operand is a number where the overload has a tensor, as in 1 - x."""
+    operand = node.args[0] if node.args else None
+    schema = getattr(node.target, "_schema", None)
+    if isinstance(operand, fx.Node) or not isinstance(operand, (int, float, complex)):
+        return False
+    return schema is not None and str(schema.arguments[0].type) == "Tensor"
 
 
 def _our_dtype(value: Any) -> Any:
