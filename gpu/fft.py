@@ -1,4 +1,4 @@
-"""Fourier transforms by numpy's names, and torch's `stft` and `istft`.
+"""Fourier transforms by numpy's names, and torch's `stft`, `istft`, `hfftn` and their like.
 
 >>> from gpu import Tensor, fft
 >>> fft.rfft(Tensor([1.0, 2.0, 3.0, 4.0])).tolist()
@@ -19,10 +19,14 @@ from gpu.tensor.fft.transforms import (
     fft2,
     fftn,
     hfft,
+    hfft2,
+    hfftn,
     ifft,
     ifft2,
     ifftn,
     ihfft,
+    ihfft2,
+    ihfftn,
     irfft,
     irfft2,
     irfftn,
@@ -38,11 +42,15 @@ __all__ = [
     "fftn",
     "fftshift",
     "hfft",
+    "hfft2",
+    "hfftn",
     "ifft",
     "ifft2",
     "ifftn",
     "ifftshift",
     "ihfft",
+    "ihfft2",
+    "ihfftn",
     "irfft",
     "irfft2",
     "irfftn",

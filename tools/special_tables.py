@@ -164,9 +164,11 @@ def _y(order: int) -> Function:
 
 
 def _bessel() -> list[Entry]:
-    zero_j = [[mp.besseljzero(order, k) for k in (1, 2, 3)] for order in (0, 1)]
-    zero_y = [[mp.besselyzero(order, k) for k in (1, 2, 3)] for order in (0, 1)]
-    entries = [
+    return [*_modified_bessel(), *_bessel_near(), *_bessel_far()]
+
+
+def _modified_bessel() -> list[Entry]:
+    return [
         Entry(
             "I0_FAR",
             "exp(-x) * i0(x) * sqrt(x) in 1 / x.",
@@ -193,6 +195,14 @@ def _bessel() -> list[Entry]:
             _modified(mp.besselk, 1, 1),
             (0, "0.25", 1),
         ),
+    ]
+
+
+def _bessel_near() -> list[Entry]:
+    """Of J and Y between their first zeros."""
+    zero_j = [[mp.besseljzero(order, k) for k in (1, 2, 3)] for order in (0, 1)]
+    zero_y = [[mp.besselyzero(order, k) for k in (1, 2, 3)] for order in (0, 1)]
+    return [
         Entry("J0", "bessel_j0(x).", _j(0), (0, 4, 7, 10), zero_j[0]),
         Entry("J1", "bessel_j1(x) / x.", _j(1), (0, "2.5", "5.5", "8.5"), [None, *zero_j[1][:2]]),
         Entry(
@@ -212,6 +222,11 @@ def _bessel() -> list[Entry]:
         ),
         Entry("Y1", "bessel_y1(x).", _y(1), (4, 7, 10), zero_y[1][1:]),
     ]
+
+
+def _bessel_far() -> list[Entry]:
+    """Of J and Y beyond: their modulus and phase."""
+    entries = []
     for order in (0, 1):
         entries += [
             Entry(

@@ -31,17 +31,23 @@ class Undo:
         return moved
 
     def close(self) -> None:
-        """Runs all actions, once. Raises the first error among them, with the others as notes."""
-        errors: list[GpuError] = []
+        """Runs all actions, once, whatever one of them raises.
+
+        Raises the first error that is no GpuError, an interrupt among them, or else the first; what
+        the others say are its notes.
+        """
+        errors: list[BaseException] = []
         while self._actions:
             try:
                 self._actions.pop()()
-            except GpuError as error:
+            except BaseException as error:  # raised when the rest is undone
                 errors.append(error)
         if errors:
-            for other in errors[1:]:
-                errors[0].add_note(f"and then: {other.message}")
-            raise errors[0]
+            raised = next((e for e in errors if not isinstance(e, GpuError)), errors[0])
+            for other in errors:
+                if other is not raised:
+                    raised.add_note(f"and then: {_told(other)}")
+            raise raised
 
     def __enter__(self) -> Undo:
         return self
@@ -61,3 +67,7 @@ class Undo:
             error.add_note(f"and while closing what was open: {closing.message}")
             for note in getattr(closing, "__notes__", ()):
                 error.add_note(note)
+
+
+def _told(error: BaseException) -> str:
+    return error.message if isinstance(error, GpuError) else f"{type(error).__name__}: {error}"

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gpu.core.errors import InvalidValue
-from gpu.core.window import MemoryWindow
 from gpu.hcq.allocation import Allocation, Pins
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point
 from gpu.hcq.commands import Command
-from gpu.hcq.far import FarImage
+from gpu.hcq.far import command_window
 from gpu.hcq.link import Linked
 from gpu.hcq.owner import Owner
 from gpu.hcq.patching import PatchCall, Places
@@ -56,12 +55,7 @@ class BoundPart:
         size = max(len(linked.image), 1)
         self.allocation = Allocation(device.allocate(size, channel.port.command_memory), device)
         memory = self.allocation.memory
-        window = memory.window
-        assert window is not None, "the host reaches command memory"
-        self._far: FarImage | None = None
-        if not isinstance(window, MemoryWindow):
-            self._far = FarImage(window)
-            window = self._far.host
+        window, self._far = command_window(memory)
         linked = linked.put_in({IMAGE: memory.address})
         window.store(0, linked.image)
         self.channel = channel

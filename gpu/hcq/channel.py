@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidValue
 from gpu.core.ring import FencedRing
-from gpu.core.window import MemoryWindow
-from gpu.hcq.far import FarImage
+from gpu.hcq.far import command_window
 from gpu.hcq.link import Linked
 from gpu.hcq.patching import PatchCall, Places
 from gpu.hcq.ports import Memory, QueuePort
@@ -124,12 +123,7 @@ class Channel:
 
     def __init__(self, name: str, port: QueuePort, timeline: Timeline, memory: Memory):
         """``memory`` is where the segments beside the ring go; the host must reach it."""
-        window = memory.window
-        assert window is not None, "the host reaches command memory"
-        self._far: FarImage | None = None
-        if not isinstance(window, MemoryWindow):
-            self._far = FarImage(window)
-            window = self._far.host
+        window, self._far = command_window(memory)
         self.name = name
         self.timeline = timeline
         self._bytes = window.memory

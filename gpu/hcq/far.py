@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu.core.window import MemoryWindow, Window
+from gpu.hcq.ports import Memory
 
 _BLOCK: Final = 64  # bytes that are compared at once
 
@@ -45,6 +46,16 @@ class FarImage:
             end = min(at + _BLOCK, len(new))
         self.send(start, end - start)
         self._sent = new
+
+
+def command_window(memory: Memory) -> tuple[MemoryWindow, FarImage | None]:
+    """What native code writes of command memory: itself, or an image of it, and that image."""
+    window = memory.window
+    assert window is not None, "the host reaches command memory"
+    if isinstance(window, MemoryWindow):
+        return window, None
+    far = FarImage(window)
+    return far.host, far
 
 
 @dataclass(frozen=True, slots=True)

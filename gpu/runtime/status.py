@@ -26,7 +26,10 @@ PROBLEMS: Final = (
     ("lu_factor", "is singular: there is no pivot but 0 in column {}"),
     ("solve", "is singular: there is no pivot but 0 in column {}"),
     ("inv", "is singular: there is no pivot but 0 in column {}"),
-    ("lstsq", "is not of full rank: column {} depends on those before it"),
+    (
+        "lstsq",
+        "is not of full rank: column {} depends on those before it; driver='gelsd' takes any rank",
+    ),
 )
 """Operations, and what a word that is not 0 tells of a matrix."""
 

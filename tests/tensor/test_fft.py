@@ -90,6 +90,22 @@ def test_several_axes_are_numpys(name: str) -> None:
     check(getattr(fft, name)(Tensor(x)), getattr(np.fft, name)(wide(x)))
 
 
+@pytest.mark.parametrize("name", ("hfft2", "ihfft2", "hfftn", "ihfftn"))
+def test_halves_along_several_axes_are_torchs(name: str) -> None:
+    """Torch's sizes and axes are taken as they are; its norm has the names of numpy's."""
+    for seed in range(4):
+        rng = rng_for(name, seed)
+        x = drawn(rng, name, tuple(int(n) for n in rng.integers(2, 9, 3)))
+        count = 2 if name.endswith("2") else int(rng.integers(1, 4))
+        dim = [int(a) for a in rng.permutation(3)[:count]]
+        s = [int(n) for n in rng.integers(2, 14, count)] if seed else None
+        norm = NORMS[int(rng.integers(4))]
+        theirs = getattr(torch.fft, name)(torch.from_numpy(wide(x)), s, dim, norm or "backward")
+        check(getattr(fft, name)(Tensor(x), s, dim=dim, norm=norm), theirs.resolve_conj().numpy())
+    both = getattr(fft, name)(Tensor(x)), getattr(torch.fft, name)(torch.from_numpy(wide(x)))
+    check(both[0], both[1].resolve_conj().numpy())
+
+
 def test_float64_where_the_device_has_it(device: str) -> None:
     x = rng_for("wide").normal(size=(3, 12)) + 0j
     if dtypes.float64 in Device[device].renderer.target.native.lacking:

@@ -175,6 +175,36 @@ def test_least_squares(dtype: str) -> None:
         linalg.lstsq(Tensor(deficient(4, "float32")), Tensor(np.ones(4, "float32")))[0].numpy()
 
 
+@pytest.mark.parametrize("driver", ["gelsy", "gelsd", "gelss"])
+def test_least_squares_of_any_rank(driver: str) -> None:
+    """The smallest of all solutions, as numpy's; of vectors, batches and wide matrices."""
+    rng = np.random.default_rng(16)
+    for rows, columns in ((6, 4), (4, 6), (5, 5)):
+        left, right = (drawn(rng, 2, *form, dtype="float64") for form in ((rows, 2), (2, columns)))
+        a = left @ right
+        b = drawn(rng, 2, rows, 3, dtype="float64")
+        found = linalg.lstsq(Tensor(a), Tensor(b), driver=driver)
+        assert found.rank.tolist() == [2, 2]
+        for each, right, own, sizes in zip(
+            a, b, found.solution, found.singular_values, strict=True
+        ):
+            expected, _, _, values = np.linalg.lstsq(each, right, rcond=None)
+            assert np.allclose(own.numpy(), expected)
+            assert np.allclose(sizes.numpy(), values)
+    vector = linalg.lstsq(Tensor(a[0]), Tensor(b[0, :, 0]), driver=driver)
+    assert np.allclose(vector.solution.numpy(), np.linalg.lstsq(a[0], b[0, :, 0], rcond=None)[0])
+    scaled = linalg.lstsq(Tensor(np.diag([4.0, 1.0])), Tensor(np.ones(2)), 0.5, driver=driver)
+    assert scaled.rank.item() == 1
+    assert np.allclose(scaled.solution.numpy(), [0.25, 0])
+
+
+def test_least_squares_refuses_a_driver_by_name() -> None:
+    with pytest.raises(InvalidValue, match="driver must be one of"):
+        linalg.lstsq(Tensor.eye(2), Tensor.ones(2), driver="gelsx")
+    with pytest.raises(ShapeError, match=r"^solve of"):
+        linalg.solve(Tensor.eye(3), Tensor.ones(4))
+
+
 def test_small_functions_are_numpys() -> None:
     rng = np.random.default_rng(7)
     a = drawn(rng, 2, 4, 4, dtype="float64")

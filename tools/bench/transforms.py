@@ -16,7 +16,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -200,14 +200,77 @@ def _mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+class Row(NamedTuple):
+    """One transform of one drawn function."""
+
+    number: int
+    name: str
+    difference: float
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        """Our time over theirs."""
+        return self.ours / self.theirs
+
+    def __str__(self) -> str:
+        times = f"{self.ours * 1e6:9.1f} {self.theirs * 1e6:9.1f} us {self.ratio:6.2f}"
+        return f"{self.number:3} {self.name:8} {self.difference:8.1e} {times}"
+
+
+class Comparison:
+    """Both sides: ours on the default device, and jax."""
+
+    def __init__(self) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        import gpu
+        from gpu import Device, Tensor
+
+        self.jax, self.gpu, self.device = jax, gpu, Device[Device.DEFAULT]
+        self.ours = Library(gpu.array_api, lambda x: Tensor(_single(x)), lambda x: x.cumsum(0))
+        self.theirs = Library(jnp, lambda x: jnp.asarray(_single(x)), jnp.cumsum)
+
+    def compared(self, our_call: Function, their_call: Function, given: list[Array]) -> list[float]:
+        """The difference of what two functions give, jitted, and the seconds of a call of each."""
+        ours = [self.ours.array(x).realize() for x in given]
+        theirs = [self.theirs.array(x) for x in given]
+        our_jit, their_jit = self.gpu.jit(our_call), self.jax.jit(their_call)
+        off = difference(our_jit(*ours), their_jit(*theirs))
+
+        def run_ours() -> None:
+            our_jit(*ours)
+            self.device.synchronize()
+
+        return [off, *seconds([run_ours, lambda: self.jax.block_until_ready(their_jit(*theirs))])]
+
+    def rows(self, number: int, drawn: Drawn, given: list[Array]) -> Iterator[Row]:
+        """Each transform of one function."""
+        theirs = transforms(self.jax, drawn, self.theirs)
+        for name, function in transforms(self.gpu.func, drawn, self.ours).items():
+            yield Row(number, name, *self.compared(function, theirs[name], given))
+
+
+def summary(rows: list[Row], worst: int) -> Iterator[str]:
+    """The lines behind those of the rows."""
+    yield "worst:"
+    yield from map(str, sorted(rows, key=lambda row: row.ratio, reverse=True)[:worst])
+    for name in dict.fromkeys(row.name for row in rows):
+        yield _mean_of(name, [row for row in rows if row.name == name])
+    if longer := [row.ratio for row in rows if row.theirs >= LONG]:
+        yield f"{len(longer)} that take jax 50 us or more: {_mean(longer):.2f} x time"
+    yield _mean_of("all", rows)
+
+
+def _mean_of(name: str, rows: list[Row]) -> str:
+    largest, ratio = max(row.difference for row in rows), _mean([row.ratio for row in rows])
+    return f"{name:8} {largest:8.1e} largest difference, {ratio:.2f} x time"
+
+
 def main(arguments: list[str]) -> int:
     """Runs the comparison; returns 1 where answers differ."""
-    import jax
-    import jax.numpy as jnp
-
-    import gpu
-    from gpu import Device, Tensor
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
@@ -216,54 +279,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--worst", type=int, default=5)
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(options.seed)
-    device = Device[Device.DEFAULT]
-    ours = Library(gpu.array_api, lambda x: Tensor(_single(x)), lambda x: x.cumsum(0))
-    theirs = Library(jnp, lambda x: jnp.asarray(_single(x)), jnp.cumsum)
-    ratios: dict[str, list[float]] = {}
-    differences: dict[str, list[float]] = {}
-    lines = []
-
-    def compared(our_call: Function, their_call: Function, given: list[Array]) -> list[float]:
-        """The difference of what two functions give, jitted, and the seconds of a call of each."""
-        our_jit, our_inputs = gpu.jit(our_call), [ours.array(x).realize() for x in given]
-        their_jit, their_inputs = jax.jit(their_call), [theirs.array(x) for x in given]
-        off = difference(our_jit(*our_inputs), their_jit(*their_inputs))
-
-        def run_ours() -> None:
-            our_jit(*our_inputs)
-            device.synchronize()
-
-        return [off, *seconds([run_ours, lambda: jax.block_until_ready(their_jit(*their_inputs))])]
-
-    _, *least = compared(lambda x: x + 1, lambda x: x + 1, [np.ones(())])
-    print(f"    x + 1 of a number {least[0] * 1e6:9.1f} {least[1] * 1e6:9.1f} us")
+    comparison = Comparison()
+    _, ours, theirs = comparison.compared(lambda x: x + 1, lambda x: x + 1, [np.ones(())])
+    print(f"    x + 1 of a number {ours * 1e6:9.1f} {theirs * 1e6:9.1f} us")
+    rows = []
     for number in range(options.count):
         drawn = Drawn(rng, options.largest)
-        given = inputs(rng, drawn, options.examples)
-        their_functions = transforms(jax, drawn, theirs)
-        for name, function in transforms(gpu.func, drawn, ours).items():
-            off, our_time, their_time = compared(function, their_functions[name], given)
-            ratios.setdefault(name, []).append(our_time / their_time)
-            differences.setdefault(name, []).append(off)
-            text = (
-                f"{number:3} {name:8} {off:8.1e} {our_time * 1e6:9.1f} {their_time * 1e6:9.1f} us"
-            )
-            lines.append((our_time / their_time, their_time, text))
-            print(f"{text} {our_time / their_time:6.2f}", flush=True)
-    print("worst:")
-    for ratio, _, text in sorted(lines, reverse=True)[: options.worst]:
-        print(f"{text} {ratio:6.2f}")
-    for name, values in ratios.items():
-        print(
-            f"{name:8} {max(differences[name]):8.1e} largest difference, {_mean(values):.2f} x time"
-        )
-    longer = [ratio for ratio, their_time, _ in lines if their_time >= LONG]
-    if longer:
-        print(f"{len(longer)} that take jax 50 us or more: {_mean(longer):.2f} x time")
-    everything = [ratio for ratio, *_ in lines]
-    largest = max(off for values in differences.values() for off in values)
-    print(f"all      {largest:8.1e} largest difference, {_mean(everything):.2f} x time")
-    return int(largest > CLOSE)
+        for row in comparison.rows(number, drawn, inputs(rng, drawn, options.examples)):
+            rows.append(row)
+            print(row, flush=True)
+    print("\n".join(summary(rows, options.worst)))
+    return int(max(row.difference for row in rows) > CLOSE)
 
 
 if __name__ == "__main__":

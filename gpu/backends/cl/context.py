@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_int32, c_uint64, c_void_p
@@ -16,6 +15,7 @@ from gpu.backends.cl.objects import CLMemory
 from gpu.backends.cl.order import Event, Order
 from gpu.backends.cl.platforms import DeviceInfo
 from gpu.core.errors import DeviceError, DeviceLost, GpuError
+from gpu.core.lifetime import tell_of_forks
 from gpu.runtime.recent import Recent
 
 _DIGEST_BYTES: Final = 16
@@ -73,7 +73,7 @@ class CLContext:
             what=f"make a queue for {info.name}",
         )
         self.order = Order(self) if reorders else None
-        _contexts.add(self)
+        tell_of_forks(self)
 
     def finish(self) -> None:
         """Waits until everything that was launched is done. Raises DeviceLost, OutOfMemory."""
@@ -150,6 +150,13 @@ class CLContext:
         """Makes every later use of the device raise DeviceLost with that reason."""
         self._lost = reason
 
+    def forked(self) -> None:
+        """Loses the device: threads that run commands do not exist in a forked child."""
+        self.lose(
+            f"the OpenCL device {self.info.name} was opened before this process was forked;"
+            " open it in the child only (multiprocessing: use the start method spawn)"
+        )
+
     def build(self, program: int, options: str) -> None:
         """Builds a program. Raises GpuError with OpenCL's log where that fails."""
         device = handles(self.info.handle)
@@ -203,18 +210,3 @@ class BuildError(GpuError):
 
 def _digest(lib: bytes) -> bytes:
     return blake2b(lib, digest_size=_DIGEST_BYTES).digest()
-
-
-_contexts: weakref.WeakSet[CLContext] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """The threads that run an implementation's commands do not exist in a forked child."""
-    for context in _contexts:
-        context.lose(
-            f"the OpenCL device {context.info.name} was opened before this process was forked;"
-            " open it in the child only (multiprocessing: use the start method spawn)"
-        )
-
-
-os.register_at_fork(after_in_child=_after_fork)

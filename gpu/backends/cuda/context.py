@@ -6,7 +6,6 @@ The order of its life: opened; used; after a fault or a fork lost, when every ca
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
 import threading
@@ -20,6 +19,7 @@ from gpu.backends.cuda.launches import Launches
 from gpu.backends.cuda.library import OLDEST, UPDATE, Library, Words, launch_config
 from gpu.backends.cuda.streams import Streams
 from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, InvalidValue
+from gpu.core.lifetime import close_at_exit, tell_of_forks
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)
@@ -88,7 +88,8 @@ class CudaContext:
         self.handle = self._retain()
         self._set_current()
         self.streams = Streams(library, self.check)
-        _contexts.add(self)
+        tell_of_forks(self)
+        close_at_exit(self)
 
     def _retain(self) -> int:
         words = Words()
@@ -153,7 +154,10 @@ class CudaContext:
         return self._lost is not None
 
     def forked(self) -> None:
-        """Makes every later use in this process, a forked child, raise DeviceLost."""
+        """Makes every later use in this process, a forked child, raise DeviceLost.
+
+        libcuda does not work there (cuda.h: CUDA_ERROR_NOT_INITIALIZED).
+        """
         # Who held a lock is not here.
         self.lock, self.copying = threading.RLock(), threading.Lock()
         self._lost = (
@@ -317,24 +321,3 @@ def open_context(library: Library, index: int) -> CudaContext:
 def _int(words: Words) -> int:
     """The C int that was written."""
     return memoryview(words.memory).cast("i")[0]
-
-
-_contexts: WeakSet[CudaContext] = WeakSet()
-
-
-def _after_fork() -> None:
-    """libcuda does not work in a forked child (cuda.h: CUDA_ERROR_NOT_INITIALIZED)."""
-    for context in _contexts:
-        context.forked()
-
-
-def _at_exit() -> None:
-    for context in list(_contexts):
-        try:
-            context.close()
-        except GpuError as error:
-            log.warning("when the process ended: %s", error.message)
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)

@@ -7,19 +7,17 @@ tickets; memory remembers that of the last which used it.
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
-from weakref import WeakSet
 
 from gpu.autogen import metal as mtl
 from gpu.backends.metal.codes import command_error
 from gpu.backends.metal.objc import Handle, ObjC, Pool
-from gpu.core.errors import DeviceError, DeviceLost, GpuError
+from gpu.core.errors import DeviceError, DeviceLost
+from gpu.core.lifetime import close_at_exit, tell_of_forks
 from gpu.core.log import get_logger
 from gpu.runtime.origins import line_of, users_place
 
@@ -108,7 +106,8 @@ class MetalContext:
         if not queue:
             raise DeviceError(f"{info.name} gives no command queue")
         self._queue = Handle(objc, queue)
-        _contexts.add(self)
+        tell_of_forks(self)
+        close_at_exit(self)
 
     def run(
         self,
@@ -225,23 +224,3 @@ class MetalContext:
     def _lose(self, reason: str) -> None:
         self._lost = reason
         self.objc.is_lost = True
-
-
-_contexts: WeakSet[MetalContext] = WeakSet()
-
-
-def _after_fork() -> None:
-    for context in _contexts:
-        context.forked()
-
-
-def _at_exit() -> None:
-    for context in list(_contexts):
-        try:
-            context.close()
-        except GpuError as error:
-            log.warning("when the process ended: %s", error.message)
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)

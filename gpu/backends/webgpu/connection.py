@@ -13,8 +13,6 @@ what the garbage collector drops, at any moment in any thread, is given back by 
 from __future__ import annotations
 
 import ctypes
-import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from gpu.backends.webgpu.library import Library, text_of, view
 from gpu.core.config import lent_variable
 from gpu.core.errors import DeviceError, DeviceLost, OutOfMemory
 from gpu.core.interrupts import put_off
+from gpu.core.lifetime import tell_of_forks
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)
@@ -88,7 +87,7 @@ class Connection:
         self.lost = ""
         self.lock = RLock()
         self._dropped: deque[tuple[Callable[[int], None], int]] = deque()
-        _connections.add(self)
+        tell_of_forks(self)
         self._problems: list[Problem] = []
         self._keep: list[Any] = []
         description = api.InstanceDescriptor(timedWaitAnyEnable=1)
@@ -302,6 +301,10 @@ class Connection:
         self.wait(self.library.QueueOnSubmittedWorkDone2(self.queue, info_for(callback)))
         self.check("waiting for kernels")
 
+    def forked(self) -> None:
+        """Loses the device: the threads that run Dawn's commands do not exist in a forked child."""
+        self.lost = "this process was forked after the device was opened"
+
     def lose(self, why: bytes) -> None:
         """Makes the device lost, as a crashed driver would; for tests."""
         self.library.DeviceForceLoss(self.device, api.DeviceLostReason_Unknown, view(why))
@@ -322,15 +325,3 @@ def _brief(text: api.StringView) -> str:
     lines = text_of(text).splitlines()
     told = [line.strip() for line in lines if not line.lstrip().startswith(("at ", "- While"))]
     return " ".join(filter(None, told))
-
-
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """The threads that run Dawn's commands do not exist in a forked child."""
-    for connection in _connections:
-        connection.lost = "this process was forked after the device was opened"
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -278,3 +278,30 @@ def rfft2(x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) 
 def irfft2(x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> Tensor:
     """`irfftn` along the last two axes."""
     return irfftn(x, s, axes, norm)
+
+
+@with_dim
+def hfftn(x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> Tensor:
+    """The real transform of numbers of which `x` is the half along the last of several axes.
+
+    The others are its conjugates. Along the last axis as `hfft`, along the others as `fft`.
+    """
+    return irfftn(_numbers(x).conj(), s, axes, _other_way(norm))
+
+
+@with_dim
+def ihfftn(x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> Tensor:
+    """The inverse of `hfftn`."""
+    return rfftn(x, s, axes, _other_way(norm)).conj()
+
+
+@with_dim
+def hfft2(x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> Tensor:
+    """`hfftn` along the last two axes."""
+    return hfftn(x, s, axes, norm)
+
+
+@with_dim
+def ihfft2(x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> Tensor:
+    """`ihfftn` along the last two axes."""
+    return ihfftn(x, s, axes, norm)

@@ -16,7 +16,7 @@ from gpu.compiler.ir.dims import Dim
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor.linalg import kernels
-from gpu.tensor.linalg.matrices import adjoint, flat, in_order, unflat
+from gpu.tensor.linalg.matrices import flat, in_order, unflat
 from gpu.tensor.scan import stepped
 from gpu.tensor.tensor import Tensor
 
@@ -33,12 +33,12 @@ def cholesky(a: Tensor) -> tuple[Tensor, Tensor]:
     def step(number: Dim, _: None, own: Tensor, info: Tensor) -> tuple[tuple[Tensor, ...], None]:
         w, at = unflat(own, a), number * BLOCK
         done = w[:, at:, :at]
-        left = w[:, at:, at : at + BLOCK] - done @ adjoint(done[:, :BLOCK])
+        left = w[:, at:, at : at + BLOCK] - done @ done[:, :BLOCK].mH
         panel = _padded(left, w.shape[1])
         low, bad = kernels.cholesky(flat(panel))
         top = unflat(low, a)
-        rest = kernels.triangular(False, False)(low, flat(adjoint(panel)))
-        below = adjoint(unflat(rest, a))
+        rest = kernels.triangular(False, False)(low, flat(panel.mH))
+        below = unflat(rest, a).mH
         w = _placed(w, top, at, at)
         w = _placed(w, below[:, BLOCK : w.shape[1] - at], at + BLOCK, at)
         return (flat(w), _first(info, bad, at)), None
@@ -130,7 +130,7 @@ def qr(a: Tensor) -> tuple[Tensor, Reflections]:
         v = _vectors(panel, high - at)
         turn = _compacted(v, tau, a)
         right = Tensor.arange(wide, device=a.device).ge(at + BLOCK)
-        change = right.where(adjoint(turn) @ (adjoint(v) @ window), 0)
+        change = right.where(turn.mH @ (v.mH @ window), 0)
         w = _placed(w, window - v @ change, at, 0)
         w = _placed(w, panel[:, : high - at], at, at)
         return (flat(w),), flat(turn)
@@ -151,7 +151,7 @@ def orthogonal(made: Reflections, like: Tensor, columns: int) -> Tensor:
         q, at = unflat(own, like), number * BLOCK
         v = _vectors(unflat(made.factors, like)[:, at:, at : at + BLOCK], high - at)
         window = q[:, at:]
-        change = unflat(turn, like) @ (adjoint(v) @ window)
+        change = unflat(turn, like) @ (v.mH @ window)
         return (flat(_placed(q, window - v @ change, at, 0)),), None
 
     one = Tensor.eye(high, columns, dtype=like.dtype, device=like.device)
@@ -171,7 +171,7 @@ def _vectors(panel: Tensor, rows: Dim) -> Tensor:
 
 def _compacted(v: Tensor, tau: Tensor, like: Tensor) -> Tensor:
     """T of the product 1 - V T V^H of a block of reflections."""
-    turn = kernels.compact(flat(adjoint(v) @ v), tau)
+    turn = kernels.compact(flat(v.mH @ v), tau)
     return unflat(turn, like)
 
 

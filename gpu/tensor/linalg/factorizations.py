@@ -11,7 +11,6 @@ from gpu.core.dtype import dtypes
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.linalg import blocked, kernels
 from gpu.tensor.linalg.matrices import (
-    adjoint,
     broadcast,
     check_matrices,
     check_same_kind,
@@ -87,13 +86,13 @@ def _cholesky(A: Tensor, upper: bool, operation: str | None) -> tuple[Tensor, Te
     a, batch = check_matrices(A, "cholesky", square=True), A.shape[:-2]
     if not a.numel():
         return a._same(), Tensor.zeros(batch, dtype=dtypes.int32, device=a.device)
-    given = adjoint(a) if upper else a
+    given = a.mH if upper else a
     out, info = blocked.cholesky(stacked(given))
     factor = out.reshape(a.shape)
     if operation is not None:
         factor = with_status(factor, info, operation, batch)
     factor = with_rule("cholesky", factor, (given,))
-    return adjoint(factor) if upper else factor, info.reshape(batch)
+    return factor.mH if upper else factor, info.reshape(batch)
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:

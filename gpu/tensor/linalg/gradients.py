@@ -15,7 +15,7 @@ from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import Unsupported
 from gpu.tensor.linalg.factorizations import qr, row_order, solve_triangular
-from gpu.tensor.linalg.matrices import adjoint, eye_like, in_order
+from gpu.tensor.linalg.matrices import eye_like, in_order
 from gpu.tensor.linalg.powers import matrix_exp
 from gpu.tensor.linalg.systems import lu_solve
 from gpu.tensor.tensor import Tensor
@@ -41,8 +41,8 @@ def _half(x: Tensor) -> Tensor:
 
 def _cholesky(node: Node, grad: Node) -> Sequence[Node | None]:
     factor, change = _tensors(node, node, grad)
-    inner = _half(adjoint(factor) @ change)
-    left = solve_triangular(adjoint(factor), inner + adjoint(inner), upper=True)
+    inner = _half(factor.mH @ change)
+    left = solve_triangular(factor.mH, inner + inner.mH, upper=True)
     whole = solve_triangular(factor, left, upper=False, left=False)
     return (None, _floats(whole * 0.5))
 
@@ -50,8 +50,8 @@ def _cholesky(node: Node, grad: Node) -> Sequence[Node | None]:
 def _triangular(node: Node, grad: Node) -> Sequence[Node | None]:
     upper, unit = map(bool, node.attr[2:])
     x, a, change = _tensors(node, node, node.src[1], grad)
-    right = solve_triangular(adjoint(a), change, upper=not upper, unitriangular=unit)
-    whole = -right @ adjoint(x)
+    right = solve_triangular(a.mH, change, upper=not upper, unitriangular=unit)
+    whole = -right @ x.mH
     own = whole.triu(int(unit)) if upper else whole.tril(-int(unit))
     return (None, _floats(own), _floats(right))
 
@@ -63,7 +63,7 @@ def _lu(node: Node, grad: Node) -> Sequence[Node | None]:
     lower, upper = both[..., :steps], both[..., :steps, :]
     of_lower = change[..., :steps].tril(-1)
     of_upper = change[..., :steps, :].triu()
-    turned_l, turned_u = adjoint(both[..., :steps, :steps]), adjoint(upper[..., :steps])
+    turned_l, turned_u = both[..., :steps, :steps].mH, upper[..., :steps].mH
 
     def over_lower(x: Tensor) -> Tensor:
         return solve_triangular(turned_l, x, upper=True, unitriangular=True)
@@ -74,17 +74,17 @@ def _lu(node: Node, grad: Node) -> Sequence[Node | None]:
     parts: list[Tensor] = []
     if rows > columns:  # A2 = L2 U
         below = over_upper(of_lower[..., steps:, :])
-        of_upper = of_upper - (adjoint(lower[..., steps:, :]) @ below).triu()
+        of_upper = of_upper - (lower[..., steps:, :].mH @ below).triu()
         of_lower = of_lower[..., :steps, :]
         parts = [below]
     elif columns > rows:  # A2 = L U2
         beside = over_lower(of_upper[..., steps:])
-        of_lower = of_lower - (beside @ adjoint(upper[..., steps:])).tril(-1)
+        of_lower = of_lower - (beside @ upper[..., steps:].mH).tril(-1)
         of_upper = of_upper[..., :steps]
         parts = [beside]
     unit_l = both[..., :steps, :steps].tril(-1) + eye_like(both, steps)
-    inner = (adjoint(unit_l) @ of_lower).tril(-1)
-    inner = inner + (of_upper @ adjoint(upper[..., :steps].triu())).triu()
+    inner = (unit_l.mH @ of_lower).tril(-1)
+    inner = inner + (of_upper @ upper[..., :steps].triu().mH).triu()
     square = over_upper(over_lower(inner))
     whole = square.cat(*parts, dim=-1 if columns > rows else -2)
     order = row_order(_pivots(node), rows).argsort(-1)
@@ -98,7 +98,7 @@ def _pivots(node: Node) -> Tensor:
 def _solve(node: Node, grad: Node) -> Sequence[Node | None]:
     x, both, change = _tensors(node, node, node.src[3], grad)
     right = lu_solve(both, _pivots(node), change, adjoint=True)
-    return (None, _floats(-right @ adjoint(x)), _floats(right), None, None)
+    return (None, _floats(-right @ x.mH), _floats(right), None, None)
 
 
 def _qr(of_q: bool) -> Rule:
@@ -122,7 +122,7 @@ def _qr(of_q: bool) -> Rule:
         else:
             first = _of_tall(q, upper, change[..., :rows], False)
             own = change[..., rows:]
-            first = first + _of_tall(q, upper, right @ adjoint(own), True)
+            first = first + _of_tall(q, upper, right @ own.mH, True)
             rest = q @ own
         return (None, _floats(first.cat(rest, dim=-1)))
 
@@ -131,16 +131,16 @@ def _qr(of_q: bool) -> Rule:
 
 def _of_tall(q: Tensor, r: Tensor, change: Tensor, of_q: bool) -> Tensor:
     """The gradient where there are no more columns than rows, for that of Q or that of R."""
-    inner = -(adjoint(q) @ change) if of_q else change @ adjoint(r)
+    inner = -(q.mH @ change) if of_q else change @ r.mH
     upper = (inner.triu() + inner.triu(1)) * 0.5
-    whole = q @ (upper + adjoint(upper))
-    return solve_triangular(adjoint(r), whole + change if of_q else whole, upper=False, left=False)
+    whole = q @ (upper + upper.mH)
+    return solve_triangular(r.mH, whole + change if of_q else whole, upper=False, left=False)
 
 
 def _matrix_exp(node: Node, grad: Node) -> Sequence[Node | None]:
     """R. Mathias, "A chain rule for matrix functions and applications", 1996."""
     a, change = _tensors(node, node.src[1], grad)
-    turned, n = adjoint(a), a.shape[-1]
+    turned, n = a.mH, a.shape[-1]
     top = turned.cat(change, dim=-1)
     below = turned.zeros_like().cat(turned, dim=-1)
     return (None, _floats(matrix_exp(top.cat(below, dim=-2))[..., :n, n:]))

@@ -96,8 +96,3 @@ def in_order(x: Tensor, order: Tensor) -> Tensor:
         return x.gather(-2, places)
     pairs = x.view_as_real()
     return pairs.gather(-3, places.unsqueeze(-1).expand(pairs.shape)).view_as_complex()
-
-
-def adjoint(x: Tensor) -> Tensor:
-    """Conjugated and transposed."""
-    return x.mT.conj() if x.dtype.is_complex else x.mT

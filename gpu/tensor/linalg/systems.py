@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from gpu.core.dtype import dtypes
 from gpu.core.errors import ShapeError
+from gpu.tensor.arguments import choice
 from gpu.tensor.linalg.factorizations import factored, qr, row_order, solve_triangular
-from gpu.tensor.linalg.matrices import (
-    adjoint as turned,
-)
 from gpu.tensor.linalg.matrices import (
     broadcast,
     check_matrices,
@@ -21,7 +19,11 @@ from gpu.tensor.linalg.matrices import (
     with_rule,
     with_status,
 )
+from gpu.tensor.linalg.spectral import matrix_rank, pinv, svdvals
 from gpu.tensor.tensor import Tensor
+
+# LAPACK's drivers for matrices of any rank.
+_OF_ANY_RANK: Final = ("gelsy", "gelsd", "gelss")
 
 
 class SolveEx(NamedTuple):
@@ -53,7 +55,7 @@ class LeastSquares(NamedTuple):
         residuals: the sums of squares (..., k) of what is left over, of more rows than columns;
             else empty.
         rank: of each matrix.
-        singular_values: empty, for they are not computed.
+        singular_values: of each matrix; empty by QR, which computes none.
     """
 
     solution: Tensor
@@ -73,7 +75,7 @@ def lu_solve(
     a, b = check_matrices(LU, "lu_solve", square=True), check_matrices(B, "lu_solve")
     check_same_kind(a, b, "lu_solve")
     if not left:
-        return turned(lu_solve(a, pivots, turned(b), adjoint=not adjoint))
+        return lu_solve(a, pivots, b.mH, adjoint=not adjoint).mH
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"lu_solve of {a._described()} and {b._described()}: sizes differ")
     a, b = broadcast(a, b)
@@ -81,8 +83,8 @@ def lu_solve(
     if not adjoint:
         lower = solve_triangular(a, in_order(b, order), upper=False, unitriangular=True)
         return solve_triangular(a, lower, upper=True)
-    upper = solve_triangular(turned(a), b, upper=False)
-    lower = solve_triangular(turned(a), upper, upper=True, unitriangular=True)
+    upper = solve_triangular(a.mH, b, upper=False)
+    lower = solve_triangular(a.mH, upper, upper=True, unitriangular=True)
     return in_order(lower, order.argsort(-1))
 
 
@@ -91,8 +93,8 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
     Raises as `solve_triangular`.
     """
-    factor = turned(L) if upper else L
-    return solve_triangular(turned(factor), solve_triangular(factor, B, upper=False), upper=True)
+    factor = L.mH if upper else L
+    return solve_triangular(factor.mH, solve_triangular(factor, B, upper=False), upper=True)
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -129,6 +131,8 @@ def _solved(A: Tensor, B: Tensor, left: bool, operation: str | None) -> tuple[Te
     if not left:
         x, info = _solved(a.mT, b.mT, True, operation)
         return x.mT, info
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(f"solve of {a._described()} and {b._described()}: sizes differ")
     both, pivots, info = factored(a, True, None)
     x = lu_solve(both, pivots, b)
     if not x.numel():
@@ -188,38 +192,64 @@ def _diagonal(A: Tensor, operation: str) -> tuple[Tensor, Tensor]:
     return both.diagonal(dim1=-2, dim2=-1), odd.eq(1)
 
 
-def lstsq(A: Tensor, B: Tensor) -> LeastSquares:
-    """X of the smallest |A @ X - B|, and of those the smallest X, for A (..., m, n) of full rank.
+def lstsq(
+    A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> LeastSquares:
+    """X of the smallest |A @ X - B|, and of those the smallest X, for A (..., m, n).
 
-    By QR. B is (..., m, k), or (..., m) as in `solve`. Raises as `qr`; ShapeError where rows
-    differ; LinAlgError, when a value that depends on the solution is read, if a matrix is not of
-    full rank: if a number on the diagonal of R is less than max(m, n) eps of the largest.
+    B is (..., m, k), or (..., m) as in `solve`. By QR, of matrices of full rank; with the `driver`
+    "gelsy", "gelsd" or "gelss", which are one here, by singular values, of any rank.
+
+    Args:
+        A: the matrices.
+        B: the right-hand sides.
+        rcond: what is smaller, as a share of the largest number on the diagonal of R, or of the
+            largest singular value, counts as 0; max(m, n) times the dtype's epsilon by default.
+        driver: None and "gels" are QR.
+
+    Raises InvalidValue for another driver; as `qr`; ShapeError where rows differ; by QR
+    LinAlgError, when a value that depends on the solution is read, if a matrix is not of full rank.
     """
+    choice(driver, "driver", (None, "gels", *_OF_ANY_RANK))
     a = check_matrices(A, "lstsq")
     if _is_vector(a, B):
-        solution, residuals, *rest = lstsq(a, B.unsqueeze(-1))
+        solution, residuals, *rest = lstsq(a, B.unsqueeze(-1), rcond, driver=driver)
         return LeastSquares(solution.squeeze(-1), residuals.squeeze(-1), *rest)
     b = check_matrices(B, "lstsq")
     check_same_kind(a, b, "lstsq")
     rows, columns = a.shape[-2:]
     if rows != b.shape[-2]:
         raise ShapeError(f"lstsq of {a._described()} and {b._described()}: rows differ")
-    wide = columns > rows
-    q, r = qr(turned(a) if wide else a)
-    if wide:
-        solution = q @ solve_triangular(turned(r), b, upper=False)
+    share = max(rows, columns) * float(np.finfo(a.dtype.np).eps) if rcond is None else rcond
+    if driver in _OF_ANY_RANK:
+        sizes = svdvals(a.detach())
+        solution, rank = pinv(a, rtol=share) @ b, matrix_rank(a.detach(), rtol=share)
     else:
-        solution = solve_triangular(r, turned(q) @ b, upper=True)
-    steps, batch = min(rows, columns), a.shape[:-2]
-    if a.numel():
-        sizes = r.detach().diagonal(dim1=-2, dim2=-1).abs()
-        least = sizes.max(-1, keepdim=True) * (max(rows, columns) * float(np.finfo(a.dtype.np).eps))
-        place = Tensor.arange(steps, 0, -1, dtype=dtypes.int32, device=a.device)
-        first = (sizes.le(least).cast(dtypes.int32) * place).max(-1)
-        word = first.eq(0).where(0, steps + 1 - first).reshape(-1)
-        solution = with_status(solution, word.contiguous(), "lstsq", batch)
+        solution = _by_qr(a, b, share)
+        sizes = Tensor.zeros(0, dtype=a.dtype.real, device=a.device)
+        rank = Tensor.full(a.shape[:-2], min(rows, columns), dtype=dtypes.int64, device=a.device)
     left = a @ solution - b
     residuals = (left * left.conj()).real.sum(-2) if a.dtype.is_complex else left.square().sum(-2)
-    none = Tensor.zeros(0, dtype=residuals.dtype, device=a.device)
-    rank = Tensor.full(batch, steps, dtype=dtypes.int64, device=a.device)
-    return LeastSquares(solution, residuals if rows > columns else none, rank, none)
+    if rows <= columns:
+        residuals = Tensor.zeros(0, dtype=residuals.dtype, device=a.device)
+    return LeastSquares(solution, residuals, rank, sizes)
+
+
+def _by_qr(a: Tensor, b: Tensor, share: float) -> Tensor:
+    """The solution, with a status that tells of a matrix that is not of full rank."""
+    rows, columns = a.shape[-2:]
+    wide = columns > rows
+    q, r = qr(a.mH if wide else a)
+    if wide:
+        solution = q @ solve_triangular(r.mH, b, upper=False)
+    else:
+        solution = solve_triangular(r, q.mH @ b, upper=True)
+    if not a.numel():
+        return solution
+    steps = min(rows, columns)
+    sizes = r.detach().diagonal(dim1=-2, dim2=-1).abs()
+    least = sizes.max(-1, keepdim=True) * share
+    place = Tensor.arange(steps, 0, -1, dtype=dtypes.int32, device=a.device)
+    first = (sizes.le(least).cast(dtypes.int32) * place).max(-1)
+    word = first.eq(0).where(0, steps + 1 - first).reshape(-1)
+    return with_status(solution, word.contiguous(), "lstsq", a.shape[:-2])

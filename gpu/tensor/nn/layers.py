@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue
 from gpu.tensor.arguments import integer
 from gpu.tensor.nn.lookups import embedding_bag
+from gpu.tensor.nn.maps import embedding
 from gpu.tensor.nn.module import Module
 from gpu.tensor.nn.parameters import count, inverse_root, kernel_sizes, normal, uniform
 from gpu.tensor.tensor import Tensor
@@ -235,10 +236,7 @@ class Embedding(Module):
         """Integers of shape (...) to (..., embed_size)."""
         if not idx.dtype.is_int:
             raise DTypeError(f"an embedding takes integers, got {idx.dtype.name}: cast them")
-        rows = self.weight.embedding(idx)
-        if self.padding_idx is None:
-            return rows
-        return idx.eq(self.padding_idx).unsqueeze(-1).where(rows.detach(), rows)
+        return embedding(idx, self.weight, self.padding_idx)
 
 
 class EmbeddingBag(Module):

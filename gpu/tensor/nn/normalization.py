@@ -60,10 +60,8 @@ class BatchNorm(Module):
                 f"BatchNorm({self.channels}) takes [batch, {self.channels}, *spatial], "
                 f"got {list(x.shape)}"
             )
-        wide = x.cast(accumulator(x.dtype))
-        mean, variance = self.calc_stats(wide)
-        invstd = variance.add(self.eps).rsqrt()
-        return wide.batchnorm(self.weight, self.bias, mean, invstd).cast(x.dtype)
+        mean, variance = self.calc_stats(x.cast(accumulator(x.dtype)))
+        return norms.by_statistics(x, mean, variance, self.weight, self.bias, self.eps)
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and variance of each channel that x is normalised with, each of shape (sz,).
@@ -72,25 +70,17 @@ class BatchNorm(Module):
         """
         if not Tensor.training and self.running_mean is not None and self.running_var is not None:
             return self.running_mean, self.running_var
-        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-        number = math.prod(x.shape[axis] for axis in axes)
-        if number < 2 and Tensor.training:
+        if math.prod(x.shape[:1] + x.shape[2:]) < 2 and Tensor.training:
             raise InvalidValue(
                 f"BatchNorm in training needs more than one value in each channel, got an input "
                 f"of shape {list(x.shape)}"
             )
-        mean, variance = x.mean(axes), x.var(axes, correction=0)
-        if Tensor.training and self.track_running_stats:
-            self._track(mean.detach(), variance.detach() * (number / (number - 1)))
-        return mean, variance
-
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None and self.running_var is not None
-        assert self.num_batches_tracked is not None
-        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
-            mixed = running * (1 - self.momentum) + new * self.momentum
-            running.assign(mixed.cast(running.dtype))
-        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        tracked = Tensor.training and self.track_running_stats
+        moved = (self.running_mean, self.running_var) if tracked else (None, None)
+        statistics = norms.batch_statistics(x, *moved, self.momentum)
+        if tracked and self.num_batches_tracked is not None:
+            self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        return statistics
 
 
 BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
@@ -240,7 +230,7 @@ class LayerNorm(Module):
                 f"LayerNorm({list(self.normalized_shape)}) takes a tensor whose last sizes are "
                 f"these, got {list(x.shape)}"
             )
-        return _scaled(x.layernorm(self.axis, self.eps), self.weight, self.bias)
+        return norms.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class LayerNorm2d(LayerNorm):
@@ -269,13 +259,4 @@ class RMSNorm(Module):
                 f"RMSNorm({self.dim}) normalises an axis of {self.dim} elements, "
                 f"the last of {list(x.shape)} is another"
             )
-        wide = x.cast(accumulator(x.dtype))
-        scale = wide.square().mean(-1, keepdim=True).add(self.eps).rsqrt()
-        return _scaled(wide.mul(scale).cast(x.dtype), self.weight, None)
-
-
-def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x * weight + bias, in the promoted dtype."""
-    if weight is not None:
-        x = x.mul(weight)
-    return x if bias is None else x.add(bias)
+        return norms.rms_norm(x, self.dim, self.weight, self.eps)

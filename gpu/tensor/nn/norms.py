@@ -77,16 +77,44 @@ def batch_norm(
         raise ShapeError(f"batch_norm takes (batch, channels, *spatial), got {list(input.shape)}")
     if not training:
         return _by_running(input, running_mean, running_var, weight, bias, eps)
-    axes = tuple(axis for axis in range(input.ndim) if axis != 1)
-    if math.prod(input.shape[axis] for axis in axes) == 1:
+    if math.prod(input.shape[:1] + input.shape[2:]) == 1:
         raise InvalidValue(
             "batch_norm in training needs more than one value of each channel, got an input of "
             f"shape {list(input.shape)}"
         )
-    wide = input.detach().cast(accumulator(input.dtype))
-    _move(running_mean, wide.mean(axes), momentum)
-    _move(running_var, wide.var(axes), momentum)
-    return _scaled(input.layernorm(axes, eps), weight, bias)
+    wide = input.cast(accumulator(input.dtype))
+    mean, variance = batch_statistics(wide, running_mean, running_var, momentum)
+    return by_statistics(input, mean, variance, weight, bias, eps)
+
+
+def batch_statistics(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel over the batch and all spatial axes.
+
+    Those running are moved by `momentum` towards them, the variance with Bessel's correction.
+    """
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    mean, variance = x.mean(axes), x.var(axes, correction=0)
+    number = math.prod(x.shape[axis] for axis in axes)
+    _move(running_mean, mean.detach(), momentum)
+    if running_var is not None:
+        _move(running_var, variance.detach() * (number / (number - 1)), momentum)
+    return mean, variance
+
+
+def by_statistics(
+    input: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Each channel of `input` brought from this mean and variance to 0 and 1, in its dtype."""
+    wide = input.cast(accumulator(input.dtype))
+    inverse = variance.cast(wide.dtype).add(eps).rsqrt()
+    return wide.batchnorm(weight, bias, mean, inverse).cast(input.dtype)
 
 
 def group_norm(
@@ -161,9 +189,7 @@ def _by_running(
 ) -> Tensor:
     if mean is None or variance is None:
         raise InvalidValue("running_mean and running_var are needed where the input's are not used")
-    wide = input.cast(accumulator(input.dtype))
-    inverse = variance.cast(wide.dtype).add(eps).rsqrt()
-    return wide.batchnorm(weight, bias, mean, inverse).cast(input.dtype)
+    return by_statistics(input, mean, variance, weight, bias, eps)
 
 
 def _move(running: Tensor | None, found: Tensor, momentum: float) -> None:

@@ -218,3 +218,23 @@ def test_undo_keeps_the_first_error_and_runs_everything() -> None:
         kept.close()
     kept.close()
     assert ran == [2, 1, 0, 9]
+
+
+def test_undo_runs_everything_when_an_error_is_not_ours() -> None:
+    ran: list[int] = []
+
+    def act(number: int, error: BaseException) -> None:
+        ran.append(number)
+        raise error
+
+    undo = Undo()
+    for number, error in enumerate((InvalidValue("first"), KeyError("k"), InvalidValue("last"))):
+        undo.add(act, number, error)
+    with pytest.raises(KeyError, match="k") as caught:
+        undo.close()
+    assert ran == [2, 1, 0]
+    assert caught.value.__notes__ == ["and then: last", "and then: first"]
+    undo.add(act, 3, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt) as interrupted, undo:
+        raise OutOfMemory("the cause")
+    assert ran[3:] == [3] and isinstance(interrupted.value.__context__, OutOfMemory)
