@@ -63,7 +63,7 @@ FUNCTIONS: dict[str, Model] = {
     "a view of a part": lambda x: x.reshape(-1)[2:5],
     "the input itself": lambda x: (x, x * 2),
     "two results that are alike": lambda x: (x + 1, x + 1),
-    "numbers first": lambda x: (1 - x, torch.rsub(x, 2, alpha=3), 2 / x, 2.5 * x, 1 < x, 2**x),
+    "numbers first": lambda x: (1 - x, torch.rsub(x, 2, alpha=3), 2 / x, 2.5 * x, 2**x),
     "a copy": lambda x: x.clone(),
     "turned": lambda x: x.t() * 2,
     "without elements": lambda x: (x[:0] * 2, x[:0].sum()),
