@@ -150,9 +150,9 @@ def test_one_program_takes_many_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     capture = program.Capture
     monkeypatch.setattr(program, "Capture", lambda *a: made.append(a) or capture(*a))
-    model = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    model = nn.Sequential(nn.Linear(5, 3), nn.Tanh())
     compiled = torch.compile(model, backend=backend, dynamic=True)
-    for count in (4, 7, 13, 30):
+    for count in (4, 13, 30):
         x = torch.randn(count, 5)
         got = step(model, compiled, x)
         for one, other in zip(step(model, model, x), got, strict=True):
