@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu.tensor.formats.files import load, save
     from gpu.tensor.jit import jit
     from gpu.tensor.kernels import kernel
+    from gpu.tensor.mesh import Mesh
     from gpu.tensor.scan import scan
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
@@ -33,6 +34,7 @@ __all__ = [
     "Device",
     "GpuError",
     "JitError",
+    "Mesh",
     "Tensor",
     "Var",
     "__version__",
@@ -60,6 +62,7 @@ _HOMES: Final = {
     "Context": "gpu.core.config",
     "Device": "gpu.runtime.device",
     "GpuError": "gpu.core.errors",
+    "Mesh": "gpu.tensor.mesh",
     "Tensor": "gpu.tensor.tensor",
     "assert_no_leaks": "gpu.runtime.memory_stats",
     "memory_stats": "gpu.runtime.memory_stats",

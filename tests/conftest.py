@@ -96,14 +96,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--device") is None and not config.getoption("--whole"):
-        selection.thin_out(config, items, _is_sampled)
+        selection.thin_out(config, items, _percent)
     selection.select(config, items)
 
 
-def _is_sampled(item: pytest.Item) -> bool:
-    """Whether a test is one of those of which a sample runs."""
+def _percent(item: pytest.Item) -> int:
+    """How many of a hundred tests like this one run."""
+    mark = item.get_closest_marker("sampled")
+    percent: int = mark.args[0] if mark else 100
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return parameters.get("device") in SAMPLED and not item.nodeid.startswith(PROMISED)
+    if parameters.get("device") in SAMPLED and not item.nodeid.startswith(PROMISED):
+        return min(percent, selection.SAMPLE)
+    return percent
 
 
 def _check_devices(config: pytest.Config) -> None:

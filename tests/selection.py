@@ -32,7 +32,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole",
         action="store_true",
-        help="all tests of the devices of which else a sample runs (tests/conftest.py: SAMPLED)",
+        help="all tests of the devices of which else a sample runs (tests/conftest.py: SAMPLED),"
+        " and all those with the mark `sampled`",
     )
     parser.addoption(
         "--skips-to",
@@ -92,17 +93,20 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def thin_out(
-    config: pytest.Config, items: list[pytest.Item], is_sampled: Callable[[pytest.Item], bool]
+    config: pytest.Config, items: list[pytest.Item], percent_of: Callable[[pytest.Item], int]
 ) -> None:
-    """Of each test function's tests that are sampled, leaves `SAMPLE` percent and at least one."""
-    functions: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in filter(is_sampled, items):
-        functions[item.nodeid.partition("[")[0]].append(item)
+    """Of each test function's tests, leaves so many percent of each kind, at least one unless 0.
+
+    Those of one percentage are a kind.
+    """
+    functions: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        functions[item.nodeid.partition("[")[0], percent_of(item)].append(item)
     left_out: set[pytest.Item] = set()
-    for tests in functions.values():
+    for (_, percent), tests in functions.items():
         # Not the part that `--part` takes, or of that the whole sample would be in it.
         tests.sort(key=lambda i: (_bucket(f"sampled {i.nodeid}"), i.nodeid))
-        left_out.update(tests[-(-len(tests) * SAMPLE // 100) :])
+        left_out.update(tests[-(-len(tests) * percent // 100) :])
     _keep(config, items, [item for item in items if item not in left_out])
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_spec
 from gpu.core.errors import Unsupported
+from gpu.core.regs import RegMap
 from gpu.drivers.am.pci import port as amd
 from gpu.drivers.am.pci import steps as amd_steps
 from gpu.drivers.am.pci import usb
@@ -22,6 +23,14 @@ _WAYS: Final = (("PCI", "AMD"), ("USB", "AMD"), ("PCI", "NV"))
 C = TypeVar("C", bound=PciCard)
 
 
+class NamedBlock(NamedTuple):
+    """A block of registers: what it is called before their names, and in words."""
+
+    name: str
+    title: str
+    registers: RegMap
+
+
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[C]):
     """A card that is this process's, and how it is brought up.
@@ -30,12 +39,16 @@ class Taken(Generic[C]):
         steps: of its boot.
         give_back: ends what the boot began, as far as it came.
         told: what is to be said of the card behind a step, by the step's name.
+        known: the step behind which its registers have names.
+        blocks: those.
     """
 
     card: C
     steps: Sequence[Step[C]]
     give_back: Callable[[C], None]
     told: Callable[[C], dict[str, str]]
+    known: str
+    blocks: Callable[[C], Sequence[NamedBlock]]
 
     def headings(self) -> list[tuple[str, str]]:
         """Name of each step, and what it does."""
@@ -44,6 +57,10 @@ class Taken(Generic[C]):
     def walk(self, until: str | None = None) -> Iterator[Done]:
         """As `gpu.drivers.boot.walk`."""
         return walk(self.card, self.steps, until)
+
+    def named_blocks(self) -> Sequence[NamedBlock]:
+        """Its registers, once it was walked to where they are `known`."""
+        return self.blocks(self.card)
 
     def close(self) -> None:
         """Gives it back."""
@@ -78,14 +95,6 @@ def take(device: str) -> Taken[Chip] | Taken[nvidia.BootCard]:
     return _take_amd(spec) if spec.device == "AMD" else _take_nvidia(spec.index)
 
 
-def take_amd(device: str) -> Taken[Chip]:
-    """A card of AMD's. Raises as `take`, Unsupported for another vendor's."""
-    spec = _parse(device)
-    if spec.device != "AMD":
-        raise Unsupported(f"{device}: this version has registers by name of AMD's cards alone")
-    return _take_amd(spec)
-
-
 def _take_amd(spec: DeviceSpec) -> Taken[Chip]:
     from gpu.backends.amd.device import card_world, usb_world
 
@@ -98,7 +107,11 @@ def _take_amd(spec: DeviceSpec) -> Taken[Chip]:
     over_usb = spec.interface == "USB"
     world, load = (usb_world if over_usb else card_world)(config.SIM)
     chip = (usb if over_usb else amd).take_card(world, spec.index, load)
-    return Taken(chip, amd_steps.STEPS, amd.close_chip, told)
+    return Taken(chip, amd_steps.STEPS, amd.close_chip, told, "discovery", _blocks_of_amd)
+
+
+def _blocks_of_amd(chip: Chip) -> list[NamedBlock]:
+    return [NamedBlock(block.ip.name, str(block.ip), block) for block in chip.registers.blocks]
 
 
 def _take_nvidia(index: int) -> Taken[nvidia.BootCard]:
@@ -109,4 +122,10 @@ def _take_nvidia(index: int) -> Taken[nvidia.BootCard]:
         return {"claim": card.chip_name, "state": card.state, "memory": size}
 
     world, load = card_world(config.SIM)
-    return Taken(nvidia.take_card(world, index, load), nvidia.STEPS, nvidia.close_card, told)
+    card = nvidia.take_card(world, index, load)
+    return Taken(card, nvidia.STEPS, nvidia.close_card, told, "claim", _blocks_of_nvidia)
+
+
+def _blocks_of_nvidia(card: nvidia.BootCard) -> list[NamedBlock]:
+    blocks = ((name.rstrip("."), block) for name, block in card.registers.blocks())
+    return [NamedBlock(name, name or "the card's own", block) for name, block in blocks]

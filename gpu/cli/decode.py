@@ -10,7 +10,8 @@ from typing import Final
 from gpu.core.errors import InvalidValue, TransportError
 from gpu.core.files import read_bytes
 
-KINDS: Final = ("a6xx", "aql", "descriptor", "nv", "pm4", "sdma")
+_NVIDIAS: Final = ("nv", "nv-cot", "nv-element", "nv-vbios", "nv-wpr")
+KINDS: Final = ("a6xx", "aql", "descriptor", *_NVIDIAS, "pm4", "sdma")
 _HEX: Final = re.compile(rb"[0-9a-fA-FxX\s,_:]*")
 _WIDTHS: Final = (2, 4, 8, 16)  # digits of a number: 1, 2, 4, 8 bytes
 

@@ -16,6 +16,7 @@ from gpu.drivers.am.decode.sdma import decode_sdma
 from gpu.drivers.am.target import Version, generation_of, parse_gfx_name
 from gpu.drivers.kgsl.decode import decode_a6xx
 from gpu.drivers.nv.fault.pushbuf_text import bound_classes, decode_pushbuffer
+from gpu.drivers.nv.pci.decode import decode_cot, decode_elements, decode_meta, decode_vbios
 from gpu.transport.tracetext import format_event
 
 # Copy engine of a chip, by the major version of its graphics core: chips pair them so.
@@ -74,6 +75,10 @@ _DECODERS: Final[dict[str, Callable[[bytes, argparse.Namespace], Sequence[object
     "aql": _aql,
     "descriptor": _descriptor,
     "nv": _nv,
+    "nv-cot": lambda data, _: decode_cot(data),
+    "nv-element": lambda data, _: decode_elements(data),
+    "nv-vbios": lambda data, _: decode_vbios(data),
+    "nv-wpr": lambda data, _: decode_meta(data),
     "pm4": _pm4,
     "sdma": _sdma,
 }

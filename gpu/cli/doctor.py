@@ -19,6 +19,7 @@ from gpu.backends.amd import find_pci, find_usb
 from gpu.backends.cuda import find as cuda
 from gpu.backends.metal import find as metal
 from gpu.backends.nv import find as nv
+from gpu.backends.nv import find_pci as nv_pci
 from gpu.backends.qcom import find as qcom
 from gpu.cli.info import hanging
 from gpu.compiler.toolchain.clang import find_clang
@@ -49,6 +50,7 @@ _GPUS: Final[dict[str, tuple[str, Callable[[Looking], Iterator[Look]]]]] = {
 machine for it."""
 _PROBED: Final[dict[str, tuple[Callable[[Looking], Iterator[Look]], Callable[[int], str]]]] = {
     "PCI+AMD": (find_pci.looks, find_pci.probe),
+    "PCI+NV": (nv_pci.looks, nv_pci.probe),
     "USB+AMD": (find_usb.looks, find_usb.probe),
 }
 """Devices that are not opened, as that takes long and changes them: what looks for them, and what
@@ -183,9 +185,6 @@ def _interfaces(system: Looking, opens: Callable[[str], Finding]) -> Iterator[In
                 if whole in _PROBED:
                     found = _gpus(whole, _PROBED[whole][0], system, opens)
                     yield Interface(device, other, tuple(found))
-                elif other != name:
-                    planned = Finding("planned", "not supported by this version")
-                    yield Interface(device, other, (planned,))
 
 
 def _gpus(

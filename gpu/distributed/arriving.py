@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gpu.core.dtype import DType
 from gpu.distributed.exchange import Bytes
 from gpu.runtime.buffer import Buffer, host_array
+from gpu.runtime.collectives import Waitable, host_window
 from gpu.runtime.device import Device
-
-
-class Waitable(Protocol):
-    """Something under way."""
-
-    def wait(self) -> None:
-        """Returns when it is done; raises what went wrong."""
 
 
 class Arriving(Buffer):
@@ -64,11 +57,7 @@ def window(buffer: Buffer) -> Bytes | None:
 
     It is the caller's to keep the buffer, and to write when no launch uses the memory.
     """
-    address = Device[buffer.device].allocator.host_address(buffer.memory)
-    if address is None:
-        return None
-    inside = (ctypes.c_uint8 * buffer.nbytes).from_address(address)
-    return np.frombuffer(memoryview(inside), np.uint8)
+    return host_window(buffer.device, buffer.memory, buffer.nbytes)
 
 
 def as_bytes(array: np.ndarray[Any, Any]) -> Bytes:

@@ -61,6 +61,11 @@ class Call:
         if self._error is not None:
             raise_again(self._error)
 
+    @property
+    def error(self) -> Exception | None:
+        """What it ended with."""
+        return self._error
+
     def finish(self, error: Exception | None = None) -> None:
         """It is done, or all ranks know that it is not; nothing is under way any more."""
         self.kept, self.make, self.steps, self.requests = None, None, None, []

@@ -82,6 +82,8 @@ class Engine:
         refuse_forked(self._process)
         if self._failure is not None:
             raise_again(self._failure)
+        if not self._thread.is_alive():
+            raise DistributedError(f"{call.what} after MPI has ended, as it does with the program")
         self._inbox.put(call)
         return call
 

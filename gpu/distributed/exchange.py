@@ -60,6 +60,28 @@ class Wire:
         return [data[at : at + self._piece] for at in range(0, data.size, self._piece)]
 
 
+class Among(Wire):
+    """Some of the processes of a wire, numbered by their places among them."""
+
+    def __init__(self, wire: Wire, members: Sequence[int]):
+        """`members` are their ranks, of which this process is one."""
+        self._wire, self._members = wire, members
+        self.comm = wire.comm
+        self.rank, self.size = members.index(wire.rank), len(members)
+
+    def scratch(self, nbytes: int) -> Bytes:
+        """As of the wire: one collective is moved at a time."""
+        return self._wire.scratch(nbytes)
+
+    def send(self, data: Bytes, to: int, tag: int = 0) -> Requests:
+        """As of the wire, to a member."""
+        return self._wire.send(data, self._members[to], tag)
+
+    def receive(self, out: Bytes, origin: int, tag: int = 0) -> Requests:
+        """As of the wire, from a member."""
+        return self._wire.receive(out, self._members[origin], tag)
+
+
 def all_gather(wire: Wire, own: Bytes, out: Bytes) -> Steps:
     """The arrays of all ranks, which have one size, one after the other in `out`."""
     places = out.reshape(wire.size, -1)

@@ -54,7 +54,8 @@ def _digest(what: What) -> bytes:
 
 def pack(message: dict[str, Any]) -> Bytes:
     """A message as bytes, of which there are at most `LARGEST`."""
-    data = json.dumps(message).encode()
+    # Not as escapes, of which those of a character may have 12 bytes; "?" for what is no text.
+    data = json.dumps(message, ensure_ascii=False).encode(errors="replace")
     assert len(data) <= LARGEST, "messages are made of short texts"
     return np.frombuffer(data, np.uint8)
 

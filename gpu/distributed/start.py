@@ -15,6 +15,8 @@ from gpu.core.once import once
 from gpu.distributed.engine import Engine
 from gpu.distributed.group import Group
 from gpu.distributed.launcher import told_size
+from gpu.distributed.plans import Plans
+from gpu.runtime.collectives import connect
 from gpu.runtime.default import default_choice
 
 # All ranks of a host compute on one of these; of others each rank has its own.
@@ -54,6 +56,7 @@ def _group() -> Group:
         engine.close()
         return Group(None, engine.world.hosts[0], (default_choice().device,))
     atexit.register(engine.close)
+    connect(Plans(engine))
     _tell_of_exceptions(engine)
     return Group(engine, engine.world.hosts[engine.world.rank], (_own_device(engine),))
 

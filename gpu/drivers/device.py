@@ -29,6 +29,7 @@ class Rung(enum.Enum):
 
     QUEUES = "queues"
     ADDRESS_SPACE = "queues and page tables"
+    PROCESSOR = "queues and the processor that reads them"
 
 
 class DriverDevice(HCQDevice, Generic[K]):

@@ -231,11 +231,14 @@ class HCQAllocator:
             assert window is not None
             window.store(0, source)
             return
-        channel = self._channel(self.places.to_device)
+        self._carry_in(self._channel(self.places.to_device), dst.address, source)
+
+    def _carry_in(self, channel: Channel, address: int, source: memoryview) -> None:
+        """Has bytes of the host copied to an address; they are as good as gone when it returns."""
         step = self._staging_size // 4
         for start in range(0, source.nbytes, step):
             chunk = source[start : start + step]
-            place, stamps = dst.address + start, self.stamps(channel, chunk.nbytes)
+            place, stamps = address + start, self.stamps(channel, chunk.nbytes)
             self._device.exclusively(self._stage, channel, chunk, place, stamps)
 
     def _stage(self, channel: Channel, chunk: memoryview, dst: int, stamps: Stamps) -> None:
@@ -265,11 +268,14 @@ class HCQAllocator:
             window = src.window
             assert window is not None
             return window.load(0, src.size)
+        return self._carry_out(self._channel(self.places.from_device), src)
+
+    def _carry_out(self, channel: Channel, src: HCQBuffer) -> bytes:
+        """The contents, behind all that was submitted in order before."""
         step = min(self._staging_size // 4, src.size)
         data = bytearray(src.size)
         # Two at a time: one is copied by the device while the other is read.
         buffers = [self.alloc(step, MemoryKind.SYSTEM) for _ in range(min(2, -(-src.size // step)))]
-        channel = self._channel(self.places.from_device)
         under_way: deque[tuple[Point, HCQBuffer, slice]] = deque()
         for number, start in enumerate(range(0, src.size, step)):
             if len(under_way) == len(buffers):

@@ -27,7 +27,7 @@ from gpu.hcq.symbol import (
 SLOTS: Final = (IMAGE, TIMELINE_ADDRESS, TIMELINE_VALUE, AFTER_ADDRESS, AFTER_VALUE)
 IMAGE_ALIGN: Final = 256
 """What the segments of a submission are aligned to, together: as much as any may ask for."""
-_SET_SLOTS: Final = struct.Struct(f"<{len(SLOTS)}Q").pack_into
+SET_SLOTS: Final = struct.Struct(f"<{len(SLOTS)}Q").pack_into
 
 
 class MustWait(Exception):
@@ -107,6 +107,7 @@ class Template:
         if linked.image_align > IMAGE_ALIGN:
             raise InvalidValue(f"segment aligned to {linked.image_align}: at most {IMAGE_ALIGN}")
         self.image_size = len(linked.image)
+        self.image_align = linked.image_align
         self.image_room = align_up(self.image_size, IMAGE_ALIGN)
         self.image = ctypes.create_string_buffer(linked.image, max(len(linked.image), 1))
         self.has_data = any(linked.image)  # besides arguments
@@ -196,7 +197,7 @@ class Channel:
             if pack_into is not None:
                 pack_into(self._bytes, place + template.arguments, *arguments)
         address, reached = timeline.address, value - timeline.epoch
-        _SET_SLOTS(template.values, 0, image, address, reached, awaited, payload)
+        SET_SLOTS(template.values, 0, image, address, reached, awaited, payload)
         template.patch()
         if self._far is not None and template.image_size:
             self._far.send(image - self._base, template.image_size)

@@ -60,15 +60,20 @@ def command_window(memory: Memory) -> tuple[MemoryWindow, FarImage | None]:
 
 @dataclass(frozen=True, slots=True)
 class FarRing:
-    """A ring, its put pointer and its doorbell, each 8 bytes, in windows.
+    """A ring and its doorbell, of 8 bytes, in windows.
 
-    Units and ``bias`` are those of `gpu.hcq.hostring.HostRing`. What is stored in ring and put
-    pointer the device sees before what is stored in the doorbell afterwards.
+    Units and ``bias`` are those of `gpu.hcq.hostring.HostRing`. ``address`` is where the device has
+    the ring. ``put`` is a put pointer of this process, and ``told`` the one that the device reads
+    in memory, if it does. What is stored in the ring and there the device sees before what is
+    stored in the doorbell behind a ``flush``.
     """
 
+    address: int
     ring: Window
-    put: Window
+    put: MemoryWindow
+    told: Window | None
     doorbell: Window
+    flush: Callable[[], None]
     unit: int
     bias: int
 
@@ -80,20 +85,26 @@ class FarRing:
     def publisher(self) -> Callable[[int, int, int, int, int], None]:
         """A function that is `QueuePort.publish`, for one caller at a time.
 
-        Interrupted before the value is stored it has done nothing that the device sees; behind that
-        the next doorbell rings for both.
+        Nothing is read: what waits for the device finds where it is lost. Interrupted before the
+        value is stored it has done nothing that the device sees; behind that the next doorbell
+        rings for both.
         """
-        ring, put, doorbell = self.ring, self.put, self.doorbell
+        ring, put, told, doorbell = self.ring, self.put, self.told, self.doorbell
 
         def publish(position: int, words: int, count: int, last: int, value: int, /) -> None:
             data = ctypes.string_at(words, count)
             start = position % ring.size
             ring.store(start, data[: ring.size - start])
-            ring.store(0, data[ring.size - start :])
+            if start + count > ring.size:
+                ring.store(0, data[ring.size - start :])
             written = (position + count) // self.unit
+            if told is not None and (written ^ put.read(0, 8)) >> 32:
+                told.write(0, 8, written)
+            elif told is not None:
+                told.write(0, 4, written & 0xFFFF_FFFF)
             put.write(0, 8, written)
+            self.flush()
             ctypes.c_uint64.from_address(last).value = value
             doorbell.write(0, 8, written + self.bias)
-            doorbell.read(0, 4)  # what was posted has arrived, or the device is lost
 
         return publish

@@ -31,11 +31,13 @@ from gpu.compiler.toolchain.base import Compiler
 from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
+from gpu.runtime.collectives import StartForm
 from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.hostcalls import HostForm
 from gpu.runtime.iteration import LoopForm
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import listed, name_origins, operations
+from gpu.runtime.overlap import with_waits
 from gpu.runtime.pipeline import lower_kernel, plan_graph, user_kernel
 from gpu.runtime.profile import PROFILE, is_profiling
 from gpu.runtime.recipe import (
@@ -44,6 +46,7 @@ from gpu.runtime.recipe import (
     About,
     Code,
     Key,
+    OtherForm,
     Recipe,
     Slot,
     graph_key,
@@ -69,11 +72,10 @@ def compile_graph(
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = Kernels(plan, lambda name: Device[name].renderer, _tuner())
     position = {symbol.name: i for i, symbol in enumerate(symbols)}
-    vals: list[tuple[int, ...]] = []
-    slots: list[Slot] = []
+    slots, vals = list[Slot](), list[tuple[int, ...]]()
     steps: list[tuple[int, tuple[int, ...]]] = []
-    abouts: list[About] = []
-    bodies, others = bodies_of(order, is_leaf), list[LoopForm | HostForm]()
+    abouts, fills = list[About](), list[list[int]]()
+    bodies, others = bodies_of(order, is_leaf), list[OtherForm]()
     for number, made in enumerate(plan.kernels):
         for root in _filled(made):
             if root in plan.stores:
@@ -81,6 +83,7 @@ def compile_graph(
             elif root.kind not in ("loop", "host"):
                 slot_of[root] = len(leaves) + len(slots)
                 slots.append(Slot(root.device, root.size, root.dtype))
+        fills.append([slot_of[root] for root in _filled(made) if root in slot_of])
         if made[0].kind == "copy":
             steps.append((TRANSFER, (slot_of[made[0].src[0]], slot_of[made[0]])))
             vals.append(())
@@ -112,7 +115,7 @@ def compile_graph(
         *(codes, tuple(slots), launches, tuple(outputs), tuple(vals if position else ())),
         *(writes, reuses, first, tuple(abouts), tuple(others)),
     )
-    return share_memory(recipe, len(leaves))
+    return share_memory(with_waits(recipe, fills), len(leaves))
 
 
 def _filled(made: Sequence[Node]) -> Sequence[Node]:
@@ -163,13 +166,15 @@ def _other(
     read: Sequence[int],
     slot_of: Mapping[Node, int],
     free: int,
-) -> tuple[LoopForm | HostForm, tuple[int, ...], list[Slot]]:
+) -> tuple[OtherForm, tuple[int, ...], list[Slot]]:
     """A loop, as `_loop` gives it, or a call of the host, which needs no memory of its own."""
     first, *results = made
     if first.kind == "loop":
         return _loop(made, bodies, read, slot_of, free)
     kept = tuple(result.attr[0] for result in results)
     used = (*read, *(slot_of[result] for result in results))
+    if first.attr[0].across is not None:
+        return StartForm(first.device, first.attr[0]), used, []
     return HostForm(first.device, first.attr[0], kept), used, []
 
 

@@ -64,6 +64,19 @@ class Look(NamedTuple):
         return cls(found, told, fix=fix)
 
 
+def look_at_card(which: int, name: str, refused: str, state: tuple[bool, str, str]) -> Look:
+    """What a card on a bus is, whose place among those of its vendor is ``which``.
+
+    ``refused`` is why this version does not take it, empty where it may; ``state`` whether a driver
+    can open it now, in what state it is, and what makes it ready.
+    """
+    is_ready, told, fix = state
+    if refused:
+        return Look(Found.NOTHING, f"{name}: {refused}")
+    found = Found.USABLE if is_ready else Found.UNUSABLE
+    return Look(found, f"{name}: {told}", which, "" if is_ready else fix)
+
+
 def first_of(looks: Iterable[Look]) -> Look:
     """The first GPU that is there, usable or not; else what was said last. One must be given."""
     for look in looks:

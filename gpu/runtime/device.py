@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
+from gpu.compiler.ir.graph.grid import Grid
 from gpu.compiler.ir.graph.node import Place
 from gpu.core import config
 from gpu.core.devspec import (
@@ -230,6 +231,8 @@ class DeviceTable:
         """
         if name is None:
             return self.DEFAULT
+        if isinstance(name, Grid):
+            return name
         if isinstance(name, (tuple, list)):
             return self._group(name)
         if not isinstance(name, str):

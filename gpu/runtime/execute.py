@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import ref
 
@@ -12,20 +13,21 @@ from gpu.compiler.ir.dims import (
     Symbol,
     TwoValues,
     any_symbols,
-    dimension,
-    find_symbols,
     plain,
     same_memory,
 )
-from gpu.compiler.ir.graph import Node, Shape, bodies_of, toposort
+from gpu.compiler.ir.graph import Node, bodies_of, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
+from gpu.compiler.ir.graph.grid import layout_of
 from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
+from gpu.runtime.bindings import earlier
 from gpu.runtime.buffer import Buffer
+from gpu.runtime.collectives import Exchange, StartForm, plan_digest, shared_plan
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
-from gpu.runtime.hostcalls import HostFunction
+from gpu.runtime.hostcalls import HostForm, HostFunction
 from gpu.runtime.iteration import Iteration, LoopForm
 from gpu.runtime.origins import Origin, copy_origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
@@ -37,11 +39,14 @@ from gpu.runtime.recipe import (
     Call,
     Key,
     Launch,
+    Other,
     Part,
     Recipe,
     Repeat,
     Run,
     Schedule,
+    Start,
+    Wait,
     compile_settings,
     find_on_disk,
     graph_key,
@@ -63,11 +68,13 @@ Releases: TypeAlias = "Callable[[], list[Node]]"
 # WeakKeyDictionary, whose methods are Python code and would take most of the time.
 _values: dict[ref[Node], Node] = {}
 _forget: Final = _values.pop
+_NOTHING: Final = nullcontext()
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
 KEPT_KERNELS: Final = 4096
 _families: Recent[Key, Family] = Recent(KEPT_KERNELS)
 _schedules: Recent[tuple[Family, Key], Schedule] = Recent(KEPT_KERNELS)
+_digests: Recent[Key, bytes] = Recent(KEPT_KERNELS)
 
 
 class Counters:
@@ -187,7 +194,8 @@ def _realize_spread(roots: Sequence[Node]) -> list[Node]:
     for root, each in zip(roots, spread, strict=True):
         own = [done[part] for part in each.parts]
         one = isinstance(root.device, str)
-        result.append(own[0] if one else multi(own, each.axis, root.shape))
+        layout = None if one else layout_of(root.device, each.layout)
+        result.append(own[0] if one else multi(own, layout, root.shape, root.device))
         copy_origin(root, result[-1])
         if not is_computed(root):
             _values[ref(root, _forget)] = result[-1]
@@ -222,7 +230,7 @@ def _run(
     except TwoValues:
         prepared = None  # for below: the error keeps frames, and they keep nodes
     if prepared is None:
-        while (node := _earlier(wanted)) is not None:
+        while (node := earlier(wanted, is_computed)) is not None:
             realize([node])
         realize(wanted)
         return
@@ -241,31 +249,6 @@ def _run(
     _keep(wanted, prepared, slots)
 
 
-def _earlier(roots: Sequence[Node]) -> Node | None:
-    """Something that has to be computed by itself, before `roots` are or besides them.
-
-    It was built with another value of a variable than what is made of it, or than another root. So
-    each step of a loop may write at another position before anything is computed. Raises TwoValues
-    where sizes differ, which computing does not change.
-    """
-    symbols: dict[Node, Shape] = {}
-    for node in toposort(roots, is_computed):
-        own: dict[str, Symbol] = {}
-        find_symbols(node.shape if is_computed(node) else (node.shape, node.attr), own)
-        for source in () if is_computed(node) else node.src:
-            if _disagree(symbols[source], own) and not is_computed(source):
-                return source
-            find_symbols(symbols[source], own)
-        symbols[node] = tuple(dimension(symbol.as_expr) for symbol in own.values())
-    together: dict[str, Symbol] = {}
-    for root in roots:
-        if not is_computed(root):
-            if _disagree(symbols[root], together):
-                return root
-            find_symbols(symbols[root], together)
-    return None
-
-
 def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
     """Has what is computed told to be for the line of the tensor's node, where that is another.
 
@@ -274,14 +257,6 @@ def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
     for base, root in zip(bases, roots, strict=True):
         if base is not root:
             copy_origin(root, base)
-
-
-def _disagree(some: Shape, others: dict[str, Symbol]) -> bool:
-    try:
-        find_symbols(some, dict(others))
-    except TwoValues:
-        return True
-    return False
 
 
 def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:
@@ -375,11 +350,13 @@ class Prepared(NamedTuple):
         memories = [slot.memory for slot in slots]
         schedule = self.schedule
         run = _run_part if self.lines is None else self._run_timed
-        run(schedule.filling, slots, memories, vals)
-        if schedule.changing.steps:
-            if before_changes is not None:
-                before_changes()
-            run(schedule.changing, slots, memories, vals)
+        is_shared = schedule.is_shared
+        with shared_plan(_digest(self.key), slots) if is_shared else _NOTHING:
+            run(schedule.filling, slots, memories, vals)
+            if schedule.changing.steps:
+                if before_changes is not None:
+                    before_changes()
+                run(schedule.changing, slots, memories, vals)
 
     def _run_timed(
         self,
@@ -400,6 +377,8 @@ class Prepared(NamedTuple):
                     _repeat(step, memories, is_timed=True)
                 elif isinstance(step, Call):
                     self._call_timed(number, step, memories)
+                elif isinstance(step, (Start, Wait)):
+                    self._exchange_timed(number, step, memories)
                 elif isinstance(step, Launch):
                     device = one_device or slots[step.slots[0]].device
                     self._launch_timed(number, step, device, memories, vals)
@@ -421,6 +400,13 @@ class Prepared(NamedTuple):
         about, line = self._named(number)
         with PROFILE.on_host(step.host.form.device, "python", about, line, bytes=about.nbytes):
             step.host([memories[i] for i in step.slots])
+
+    def _exchange_timed(self, number: int, step: Start | Wait, memories: list[Any]) -> None:
+        about, line = self._named(number)
+        form = step.exchange.form
+        label = about._replace(label=f"{type(step).__name__.lower()}_{form.call.name}")
+        with PROFILE.on_host(form.device, "python", label, line, bytes=about.nbytes):
+            _exchange(step, memories)
 
     def _copy_timed(self, number: int, source: Buffer, target: Buffer) -> None:
         about, line = self._named(number)
@@ -529,8 +515,26 @@ def _run_part(
             _repeat(step, memories)
         elif isinstance(step, Call):
             step.host([memories[i] for i in step.slots])
+        elif isinstance(step, (Start, Wait)):
+            _exchange(step, memories)
         else:
             transfer(slots[step.source], slots[step.target])
+
+
+def _exchange(step: Start | Wait, memories: Sequence[Any]) -> None:
+    source, target = (memories[slot] for slot in step.slots)
+    if isinstance(step, Start):
+        step.exchange.start(source, target)
+    else:
+        step.exchange.wait(target)
+
+
+def _digest(key: Key) -> bytes:
+    found = _digests.get(key)
+    if found is None:
+        found = plan_digest(key)
+        _digests.keep(key, found)
+    return found
 
 
 def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
@@ -560,18 +564,25 @@ def _scheduled(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
     return schedule
 
 
-def _others(recipe: Recipe, roots: list[Node]) -> list[Iteration[Prepared] | HostFunction]:
-    """What runs the loops of a compiled graph and its calls of the host."""
+def _others(recipe: Recipe, roots: list[Node]) -> list[Other]:
+    """What runs the loops of a compiled graph, its calls of the host and its collectives."""
     bodies = bodies_of(roots, is_computed)
     lines = lines_of(recipe.abouts, toposort(roots, is_computed))
     steps = zip(recipe.steps, lines, strict=True)
     line_of = {OTHER - kernel: line for (kernel, _), line in steps}
-    return [
-        Iteration(bodies[form.body], form, prepare)
-        if isinstance(form, LoopForm)
-        else HostFunction(form, line_of[number])
-        for number, form in enumerate(recipe.others)
-    ]
+    exchanges: dict[int, Exchange] = {}
+    found: list[Other] = []
+    for number, form in enumerate(recipe.others):
+        if isinstance(form, LoopForm):
+            found.append(Iteration(bodies[form.body], form, prepare))
+        elif isinstance(form, HostForm):
+            found.append(HostFunction(form, line_of[number]))
+        elif isinstance(form, StartForm):
+            exchanges[number] = Exchange(form)
+            found.append(exchanges[number])
+        else:
+            found.append(exchanges[form.start])
+    return found
 
 
 def transfer(source: Buffer, target: Buffer) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from gpu.compiler.ir.graph.hostcall import HostCall, run_host
+from gpu.core.devspec import parse_device_name
 from gpu.core.linalgerror import LinAlgError
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import host_array
@@ -56,7 +57,11 @@ class HostFunction:
     def __init__(self, form: HostForm, line: str):
         self.form, self.line = form, line
         shape, dtype = form.call.inputs[0]
-        copies = "" if form.device == "CPU" else f", with copies from and to {form.device}"
+        copies = (
+            ""
+            if parse_device_name(form.device)[0] == "CPU"
+            else f", with copies from and to {form.device}"
+        )
         log.info(
             *("%s of %s %s is computed by the host's LAPACK%s", form.call.name, dtype.name),
             *(list(shape), copies),

@@ -21,10 +21,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.core.config import config, for_settings
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, cache_dir, folder_signature
 from gpu.core.log import get_logger
+from gpu.runtime.collectives import Exchange, StartForm, WaitForm
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
 from gpu.runtime.hostcalls import HostForm, HostFunction
@@ -93,6 +95,20 @@ class Call(NamedTuple):
     slots: tuple[int, ...]
 
 
+class Start(NamedTuple):
+    """Starts a collective on slots: what each rank gives, and what it gets."""
+
+    exchange: Exchange
+    slots: tuple[int, ...]
+
+
+class Wait(NamedTuple):
+    """Waits for a collective that was started on the same slots."""
+
+    exchange: Exchange
+    slots: tuple[int, ...]
+
+
 class About(NamedTuple):
     """What a step of a compiled graph does, for people.
 
@@ -130,7 +146,7 @@ class Recipe(NamedTuple):
             needs after the run; see `Plan.reuses`.
         changes_from: the first step that changes memory of a leaf, or may.
         abouts: what each step does.
-        others: the loops, and the calls of functions of the host.
+        others: the loops, the calls of functions of the host, and both steps of collectives.
     """
 
     codes: tuple[Code, ...]
@@ -142,10 +158,12 @@ class Recipe(NamedTuple):
     reuses: tuple[tuple[int, int], ...] = ()
     changes_from: int = 0
     abouts: tuple[About, ...] = ()
-    others: tuple[LoopForm | HostForm, ...] = ()
+    others: tuple[OtherForm, ...] = ()
 
 
-Step: TypeAlias = "Launch | Transfer | Repeat | Call"
+OtherForm: TypeAlias = "LoopForm | HostForm | StartForm | WaitForm"
+Other: TypeAlias = "Iteration[Any] | HostFunction | Exchange"
+Step: TypeAlias = "Launch | Transfer | Repeat | Call | Start | Wait"
 
 
 class Run(NamedTuple):
@@ -186,6 +204,7 @@ class Schedule(NamedTuple):
         reuses: as in a Recipe.
         changing: the other steps, from the first that changes memory of a leaf, or may.
         abouts: what each step does, those of `filling` first.
+        is_shared: whether there are steps that all ranks take together.
     """
 
     slots: tuple[Slot, ...]
@@ -195,6 +214,7 @@ class Schedule(NamedTuple):
     reuses: tuple[tuple[int, int], ...]
     changing: Part
     abouts: tuple[About, ...] = ()
+    is_shared: bool = False
 
     def reused(self, may_change: Callable[[int], bool]) -> dict[int, int]:
         """Slots and the leaves whose memory they get: those that `may_change` says can be had."""
@@ -280,7 +300,7 @@ _programs: weakref.WeakValueDictionary[Key, Program] = weakref.WeakValueDictiona
 _MIN_GRAPH = 3
 
 
-def load(recipe: Recipe, leaves: int, others: Sequence[Iteration[Any] | HostFunction]) -> Schedule:
+def load(recipe: Recipe, leaves: int, others: Sequence[Other]) -> Schedule:
     """Loads the programs of a recipe; equal code is loaded once in a process.
 
     `leaves` is how many slots come before the recipe's, and `others` run its others.
@@ -306,6 +326,9 @@ def load(recipe: Recipe, leaves: int, others: Sequence[Iteration[Any] | HostFunc
             other = others[OTHER - kernel]
             if isinstance(other, HostFunction):
                 steps.append(Call(other, slots))
+            elif isinstance(other, Exchange):
+                is_start = isinstance(recipe.others[OTHER - kernel], StartForm)
+                steps.append(Start(other, slots) if is_start else Wait(other, slots))
             else:
                 steps.append(Repeat(other, slots))
     first = recipe.changes_from if recipe.writes or recipe.reuses else len(steps)
@@ -315,6 +338,7 @@ def load(recipe: Recipe, leaves: int, others: Sequence[Iteration[Any] | HostFunc
     return Schedule(
         *(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing),
         recipe.abouts,
+        any(isinstance(other, Exchange) for other in others),
     )
 
 
@@ -369,9 +393,26 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
     )
 
 
-def _read_other(kind: str, data: Any) -> LoopForm | HostForm:
-    if kind == "host":
-        return HostForm.from_data(data)
+def _other_as_data(other: OtherForm) -> tuple[str, Any]:
+    match other:
+        case HostForm():
+            return "host", other.as_data()
+        case StartForm():
+            return "start", (other.device, other.call.as_data())
+        case WaitForm():
+            return "wait", other.start
+        case _:
+            return "loop", other
+
+
+def _read_other(kind: str, data: Any) -> OtherForm:
+    match kind:
+        case "host":
+            return HostForm.from_data(data)
+        case "start":
+            return StartForm(data[0], HostCall.from_data(data[1]))
+        case "wait":
+            return WaitForm(data)
     body, length, reverse, kept = data
     return LoopForm(body, length, reverse, tuple(kept))
 
@@ -388,9 +429,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "reuses": recipe.reuses,
         "changes_from": recipe.changes_from,
         "abouts": recipe.abouts,
-        "others": [
-            ("host", o.as_data()) if isinstance(o, HostForm) else ("loop", o) for o in recipe.others
-        ],
+        "others": [_other_as_data(other) for other in recipe.others],
     }
     text = json.dumps(header).encode()
     data = b"".join(

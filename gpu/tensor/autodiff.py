@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Final
 
 from gpu.compiler.ir.derivative import RULES, has_gradient
 from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import axes_of, cuts_of
 from gpu.core.dtype import dtypes
 from gpu.tensor import customgrad
 from gpu.tensor.loops import loop_gradients
@@ -349,19 +351,27 @@ def _moved(x: Node, axis: int, by: int) -> Node:
 
 
 def _multi(node: Node, grad: Node) -> Gradients:
-    (axis,) = node.attr
-    if axis is None:  # all are one value: its gradient goes to one of them
-        return (G.part(grad, 0, None), *(None,) * (len(node.src) - 1))
-    return tuple(G.part(grad, number, axis) for number in range(len(node.src)))
+    """Of parts that are the same value, its gradient goes to the first."""
+    (layout,) = node.attr
+    shared = [cut is None for cut in cuts_of(layout)]
+    axes, firsts = axes_of(node.device), set[tuple[int, ...]]()
+    found: list[Node | None] = []
+    sizes = [1 if axis.ranks else axis.size for axis in axes]
+    for number, place in enumerate(product(*map(range, sizes))):
+        own = tuple(0 if same else at for same, at in zip(shared, place, strict=True))
+        found.append(None if own in firsts else G.part(grad, number, layout))
+        firsts.add(own)
+    return tuple(found)
 
 
 def _part(node: Node, grad: Node) -> Gradients:
-    number, axis = node.attr
+    number, layout = node.attr
     source = node.src[0]
-    if axis is None:
+    if not any(cut is not None for cut in cuts_of(layout)):
         return (G.copy(grad, source.device),)
     blank = [G.const(0, node.shape, node.dtype, device) for device in source.device]
-    return (G.multi([*blank[:number], grad, *blank[number + 1 :]], axis, source.shape),)
+    parts = [*blank[:number], grad, *blank[number + 1 :]]
+    return (G.multi(parts, layout, source.shape, source.device),)
 
 
 def _write(node: Node, grad: Node) -> Gradients:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gpu.compiler.ir.dims import bound, dimension, find_symbols, is_symbolic, product, upper_shape
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import axes_of, layout_of
 from gpu.compiler.ir.graph.node import place
 from gpu.core.dtype import DType, dtypes, promote, to_dtype
 from gpu.core.errors import (
@@ -370,7 +371,9 @@ def _large_numbers(array: npt.NDArray[Any], dtype: DType | None) -> npt.NDArray[
 
 def _node_of_array(array: npt.NDArray[Any], device: Place) -> Node:
     if not isinstance(device, str):
-        return G.multi([_node_of_array(array, name) for name in device], None, array.shape)
+        nodes = [_node_of_array(array, name) for name in device]
+        whole = layout_of(device, [None] * len(axes_of(device)))
+        return G.multi(nodes, whole, array.shape, device)
     dtype = dtypes.from_numpy(array.dtype)
     if array.size == 0:
         return G.const(0, array.shape, dtype, device)

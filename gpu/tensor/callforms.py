@@ -42,7 +42,7 @@ def stand_in(tensor: Tensor, function: str) -> Node:
     parts = [stand_in_like(part, refusal) for part in parts_of(tensor._value)]
     if isinstance(tensor.device, str):
         return parts[0]
-    return G.multi(parts, tensor.shard_axis, tensor.shape)
+    return G.multi(parts, tensor._spread_layout, tensor.shape, tensor.device)
 
 
 def without_value(function: str) -> JitError:
@@ -116,8 +116,8 @@ def form_of(value: Any, found: dict[int, Tensor], symbols: dict[str, Symbol]) ->
         if any_symbols():
             find_symbols(shape, symbols)
             shape = plain(shape)
-        axis = None if isinstance(device, str) else value.shard_axis
-        return (shape, node.dtype, device, axis, value._requires_grad, grad)
+        layout = None if isinstance(device, str) else value._spread_layout
+        return (shape, node.dtype, device, layout, value._requires_grad, grad)
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *[form_of(v, found, symbols) for v in value])
     if isinstance(value, dict):

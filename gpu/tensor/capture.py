@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from gpu.compiler.ir.dims import Symbol, find_symbols, plain, rebound
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import Layout, layout_of
 from gpu.core.dtype import DType, dtypes
 from gpu.runtime.buffer import Buffer, Status
 from gpu.runtime.device import Device
@@ -85,12 +86,12 @@ class Target(NamedTuple):
 class _Wanted(NamedTuple):
     """A value that a replay gives, and the form of the tensor over it.
 
-    It is put together from `parts` along `axis` if it is on several devices.
+    It is put together from `parts` as `layout` says if it is on several devices.
     """
 
     target: Target
     parts: tuple[_Part, ...]
-    axis: int | None
+    layout: Layout
     shape: Shape
     device: Place
 
@@ -170,8 +171,8 @@ class Capture:
             for node, base in zip(nodes, bases, strict=True)
         )  # fmt: skip
         self.wanted = [
-            _Wanted(target, tuple(next(made) for _ in parts), axis, node.shape, node.device)
-            for (target, node), (parts, axis) in zip(wanted, spread, strict=True)
+            _Wanted(target, tuple(next(made) for _ in parts), layout, node.shape, node.device)
+            for (target, node), (parts, layout) in zip(wanted, spread, strict=True)
         ]
         stand_in = Tensor._wrap(G.const(0, (), dtypes.int32, Device.DEFAULT))
         self.result = map_tensors(result, lambda _: stand_in)
@@ -251,8 +252,10 @@ class Capture:
         result = []
         for wanted in self.wanted:
             parts = [_node_over(part, outputs, given, symbols) for part in wanted.parts]
-            one = isinstance(wanted.device, str)
-            result.append(parts[0] if one else G.multi(parts, wanted.axis, wanted.shape))
+            if isinstance(wanted.device, str):
+                result.append(parts[0])
+            else:
+                result.append(G.multi(parts, wanted.layout, wanted.shape, wanted.device))
         return result
 
     def _check(self, checked: Capture, arguments: list[Tensor], symbols: dict[str, Symbol]) -> None:
@@ -384,11 +387,14 @@ def _gradients_set(trace: Trace, arguments: list[Tensor]) -> Iterable[tuple[Targ
             yield Target("grad", handle, position.get(id(handle), -1)), handle._grad
 
 
-def _on_devices(nodes: Sequence[Node]) -> list[tuple[tuple[Node, ...], int | None]]:
-    """What each of `nodes` is on its devices, and along which axis it is cut."""
-    if Device.has_groups and is_spread(nodes):
-        return [(each.parts, each.axis) for each in on_devices(nodes)]
-    return [((node,), None) for node in nodes]
+def _on_devices(nodes: Sequence[Node]) -> list[tuple[tuple[Node, ...], Layout]]:
+    """What each of `nodes` is on its devices, and how it lies there."""
+    if not (Device.has_groups and is_spread(nodes)):
+        return [((node,), None) for node in nodes]
+    return [
+        (each.parts, layout_of(node.device, each.layout) if each.axes else None)
+        for node, each in zip(nodes, on_devices(nodes), strict=True)
+    ]
 
 
 def _node_over(

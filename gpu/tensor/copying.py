@@ -85,7 +85,9 @@ def own_memory(node: Node) -> Node:
         G.buffer(storage(part).duplicate(), part.shape, part.dtype, part.device)
         for part in parts_of(node)
     ]
-    return parts[0] if isinstance(node.device, str) else G.multi(parts, node.attr[0], node.shape)
+    if isinstance(node.device, str):
+        return parts[0]
+    return G.multi(parts, node.attr[0], node.shape, node.device)
 
 
 def _is_result(handle: Handle) -> bool:

@@ -16,6 +16,7 @@ from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtype_named
+from gpu.runtime.origins import copy_origin
 
 Gradients = Sequence[Node | None]
 Rule = Callable[[Node, Node], Gradients]
@@ -63,6 +64,21 @@ def _by_given(node: Node, grad: Node) -> Gradients:
 
 def _flat(node: Node, grad: Node) -> list[Node]:
     return [grad, *(G.const(0, x.shape, x.dtype, x.device) for x in node.src[1:])]
+
+
+def logit(value: Node, share: Node) -> Node:
+    """`value`, the logit of `share`: its gradient is infinite at 0 and 1, and NaN beyond."""
+    if value.kind == "const" or not share.dtype.is_float:
+        return value
+    return G.custom_grad("logit", value, (share,))
+
+
+def _logit(node: Node, grad: Node) -> Gradients:
+    _, share = node.src
+    b = G.GraphBuilder(share.shape, share.device)
+    product = b.mul(share, b.sub(b.like(share, 1), share))
+    outside = b.op("lt", product, b.like(product, 0))
+    return (None, b.div(grad, b.where(outside, b.like(product, math.nan), product)))
 
 
 def deviations(x: Node, centred: Node, axes: Sequence[int]) -> Node:
@@ -291,6 +307,13 @@ def _power_of(node: Node, grad: Node) -> Gradients:
     return (None, G.alu("mul", grad, slope), None)
 
 
+def _checked(node: Node, grad: Node) -> Gradients:
+    """What is wrong with a value is told of its gradient too, which a loop computes apart."""
+    told = G.custom_grad("checked", grad, node.src[1:], *node.attr[1:])
+    copy_origin(node, told)
+    return (told, None)
+
+
 _FACTORIZATIONS: Final = ("cholesky", "lu", "solve", "triangular", "qr_q", "qr_r", "matrix_exp")
 
 
@@ -301,7 +324,7 @@ def _factorization(node: Node, grad: Node) -> Gradients:
 
 
 RULES: Final[dict[str, Rule]] = {
-    "checked": lambda node, grad: (grad, None),
+    "checked": _checked,
     **dict.fromkeys(_FACTORIZATIONS, _factorization),
     "own": lambda node, grad: (None,),
     "argument": lambda node, grad: (grad,),
@@ -309,6 +332,7 @@ RULES: Final[dict[str, Rule]] = {
     "given": _by_given,
     "straight": lambda node, grad: (None, grad),
     "remainder": _remainder,
+    "logit": _logit,
     "deviations": _deviations,
     "first_max": _first_max,
     "replacing_extreme": _replacing_extreme,

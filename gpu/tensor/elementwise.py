@@ -164,7 +164,8 @@ class Elementwise(Functions):
         # Near 1/2, where the result is 0, this difference is exact.
         middle = share.sub(0.5).abs().lt(0.25)
         near = middle.where(share, 0.5).mul(2).sub(1).div(middle.where(rest, 0.5)).log1p()
-        return middle.where(near, share.div(rest).log())
+        result = middle.where(near, share.div(rest).log())
+        return self._wrap(customgrad.logit(result._node, share._node))
 
     def float_power(self, exponent: Operand) -> Self:
         """self to the power of `exponent`, both as float64."""

@@ -18,10 +18,11 @@ from weakref import ref
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import layout_of
 from gpu.compiler.ir.graph.node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
-from gpu.runtime.execute import is_computed, realize
+from gpu.runtime.execute import is_computed, on_devices, realize
 from gpu.runtime.origins import note_origin
 from gpu.tensor.autodiff import reaches
 from gpu.tensor.leafnodes import LEAF_NODES
@@ -129,14 +130,15 @@ class Handle:
     def _set(self, node: Node) -> None:
         """Changes the elements to those of `node`, of the same shape and dtype.
 
-        What an image holds is again written to one.
+        What an image holds is again written to one, and what is cut over devices is cut alike.
         A view writes through to its base, and all views of that base follow. Raises InvalidValue
         for a view that shows an element more than once.
         """
         base, new = self, node
         if self._view is not None:
             base, new = self._view.base, self._view.write(node)
-        base._move(G.cast(new, base.dtype))
+        new = G.cast(new, base.dtype)
+        base._move(new if isinstance(base.device, str) else _laid_out_as(base._value, new))
 
     def _move(self, node: Node) -> None:
         """Takes the value of `node`: the step of a base from one version to the next."""
@@ -362,6 +364,12 @@ def compute(tensors: Sequence[Handle]) -> list[Node]:
     for tensor, node in zip(everything, computed, strict=True):
         tensor._become(node, leaves)
     return computed
+
+
+def _laid_out_as(old: Node, new: Node) -> Node:
+    """A value on several devices as another one lies there."""
+    (spread,) = on_devices([old])
+    return G.copy(new, old.device, layout_of(old.device, spread.layout))
 
 
 def _node_of_its_own(node: Node) -> Node:

@@ -25,6 +25,7 @@ WORLDS: list[tuple[str, ComputeKind, int, Coherence]] = [
 OTHER_WORLDS: list[tuple[str, ComputeKind, int, Coherence]] = [
     ("gfx1030", "pm4", 3, "check"),
     ("gfx1201", "pm4", 6, "oldest"),
+    ("gfx950", "aql", 7, "oldest"),
 ]
 COMMANDS = [check.__name__ for check in commands.CHECKS]
 

@@ -21,7 +21,7 @@ PM4 = (
 AQL = ("launches", "submissions_in_order", "bound_queues", "graphs_in_order", "threads")
 
 
-OTHERS = [("pm4", "gfx1030"), ("aql", "gfx1030"), ("aql", "gfx942")]
+OTHERS = [("pm4", "gfx1030"), ("aql", "gfx1030"), ("aql", "gfx942"), ("aql", "gfx950")]
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def open_gpu(sim: AmPciWorld, world: World) -> AmDevice:
     return open_pci(world, 0, options=SMALL, load=firmware(sim), **small)
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("name", [step.name for step in STEPS])
 @pytest.mark.parametrize("chip, sound_driver", CASES)
 def test_after_an_exception_it_opens(
@@ -95,6 +96,7 @@ def test_after_an_exception_it_opens(
             _use(sim, world, name == "psp" and not sound_driver)
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("name", [step.name for step in STEPS])
 @pytest.mark.parametrize("chip, sound_driver", CASES)
 def test_after_a_kill_it_opens(chip: str, name: str, sound_driver: str) -> None:

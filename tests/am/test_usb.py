@@ -46,6 +46,7 @@ def machine() -> Iterator[UsbWorld]:
         yield machine
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize(
     ("chip", "coherence", "name"),
     [
@@ -77,6 +78,7 @@ def test_memory_of_this_machine_is_not_reached() -> None:
     target.close()
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize(
     "chip", ["gfx1100", pytest.param("gfx1102", marks=pytest.mark.slow), "gfx1201"]
 )
@@ -91,6 +93,7 @@ def test_transfers_of_a_boot_are_counted(chip: str) -> None:
         assert not machine.debug.violations
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize(
     ("trouble", "number"),
     [
@@ -129,6 +132,7 @@ def test_no_card(machine: UsbWorld) -> None:
         open_usb(World(machine.os, machine.waiter))
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("speed", [480, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_other_speeds(speed: int) -> None:
     with closing(UsbWorld(speed=speed)) as machine:

@@ -33,7 +33,10 @@ WORLDS: dict[str, dict[str, Any]] = {
         pytest.param(
             name,
             world,
-            marks=[pytest.mark.slow] if world != "a630" or name in LONG else [],
+            marks=[
+                *([pytest.mark.slow] if world != "a630" or name in LONG else []),
+                *([pytest.mark.sampled(25)] if world != "a630" else []),
+            ],
             id=f"{name}-{world}",
         )
         for world in WORLDS

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,8 @@ from gpu.core.errors import (
     ShapeError,
 )
 from gpu.distributed import launcher, messages
+from gpu.distributed.call import Call
+from gpu.distributed.engine import Engine
 from gpu.distributed.messages import What
 
 LAUNCHERS = (*launcher._SIZES, *launcher._RANKS)
@@ -137,10 +141,20 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
         messages.unpack(np.frombuffer(data, np.uint8), 7)
 
 
+def test_a_call_after_the_end_is_refused() -> None:
+    engine = Engine.__new__(Engine)
+    engine._process, engine._failure, engine._thread = os.getpid(), None, threading.Thread()
+    with pytest.raises(DistributedError, match=r"barrier.* after MPI has ended"):
+        engine.start(Call(What("barrier"), None, lambda engine, call: engine.agree(call)))
+
+
 def test_messages() -> None:
     message = {"kind": "at", "call": None}
     assert messages.unpack(messages.pack(message), 0) == message
     assert messages.field(message, "kind", str, 0) == "at"
+    long = messages.told(ValueError("\N{GRINNING FACE}\x00" * 9999))
+    assert messages.unpack(messages.pack(long), 0) == long
+    assert messages.unpack(messages.pack({"line": "a\udcff"}), 0) == {"line": "a?"}
     for name in ("call", "none"):
         with pytest.raises(FormatError, match="same version"):
             messages.field(message, name, str, 0)

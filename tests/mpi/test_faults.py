@@ -21,6 +21,7 @@ def _told(how: str, seconds: float, ranks: int = 2, options: tuple[str, ...] = (
     return told
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize(
     ("how", "text"),
     [
@@ -42,6 +43,7 @@ def test_a_rank_that_goes_is_named_to_the_others(
         assert each["host"] and text in each["text"] and each["seconds"] < SOON
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize(
     ("how", "text"),
     [
@@ -59,6 +61,7 @@ def test_a_wait_is_bounded(how: str, text: str, need: Callable[[str], None]) -> 
     assert [each["error"] for each in others] == ["PeerLost"] * (how == "hang")
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize(
     ("how", "theirs", "timeout"),
     [
@@ -78,6 +81,7 @@ def test_one_receives_what_the_other_does_not_send(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0)
 def test_what_fails_in_the_thread_of_mpi_is_told(need: Callable[[str], None]) -> None:
     need("mpi")
     first = _told("memory", 60)[0]

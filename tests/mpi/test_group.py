@@ -45,6 +45,7 @@ def test_four_ranks(name: str, need: Callable[[str], None]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("name", CHECKS)
 def test_all_on_four_ranks(name: str, need: Callable[[str], None]) -> None:
     need("mpi")

@@ -123,6 +123,7 @@ def test_values_gradients_and_names(case: tuple[str, Args, Named, list[Any], Nam
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("case", HEAVY, ids=lambda case: case[0])
 def test_further_layers(case: tuple[str, Args, Named, list[Any], Named]) -> None:
     check(case)

@@ -128,6 +128,26 @@ def test_what_was_pooled_goes_back(rank: int) -> None:
     np.testing.assert_array_equal(found.numpy(), wanted.numpy(), strict=True)
 
 
+def test_sizes_that_are_not_those_of_pooling_are_refused() -> None:
+    rng, refused = rng_for("unpooled sizes"), 0
+    for _ in range(60):
+        kernel, stride = (int(n) for n in rng.integers(1, 5, 2))
+        given = (kernel, stride, int(rng.integers(kernel // 2 + 1)))
+        counts, sizes = rng.integers(2, 4, 2), tuple(int(n) for n in rng.integers(4, 9, 2))
+        data, places = np.zeros((1, *counts), np.float32), np.zeros((1, *counts), np.int64)
+        try:
+            t_given = (torch.tensor(data), torch.tensor(places), *given, sizes)
+            wanted = torch.nn.functional.max_unpool2d(*t_given)
+        except ValueError:
+            refused += 1
+            with pytest.raises(InvalidValue, match="output_size"):
+                F.max_unpool2d(Tensor(data), Tensor(places), *given, sizes)
+        else:
+            found = F.max_unpool2d(Tensor(data), Tensor(places), *given, sizes)
+            assert found.shape == tuple(wanted.shape)
+    assert 20 < refused < 55
+
+
 X: Final = Tensor.ones(2, 3, 6)
 
 

@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from gpu.autogen.nv import gsp
-from gpu.drivers.nv.pci import boot, bootargs, chip, fsp, layout, msgq
+from gpu.drivers.nv.pci import boot, bootargs, booter, chip, fsp, layout, msgq
+from gpu.drivers.nv.pci.booter import Cores, FalconWay
+from gpu.drivers.nv.pci.chip import NvCard
+from gpu.drivers.nv.pci.falcon import Falcon
 from gpu.drivers.nv.pci.fsp import Mailbox
 from gpu.drivers.nv.pci.msgq import Queues
-from gpu.drivers.nv.pci.registers import Value
+from gpu.drivers.nv.pci.registers import DMATRFCMD, FALCON_CPUCTL, Value
 from mutating import Apply, Mutations, Patcher
 from nv import test_pci_boot
 
@@ -60,6 +63,17 @@ def _change_params(patch: Patcher, **values: int) -> None:
     _change(patch, bootargs, "make_fmc_params", change)
 
 
+def _change_meta(patch: Patcher, **more: int) -> None:
+    """WPR meta has other values, by so much."""
+
+    def change(meta: gsp.GspFwWprMeta) -> gsp.GspFwWprMeta:
+        for name, value in more.items():
+            setattr(meta, name, getattr(meta, name) + value)
+        return meta
+
+    _change(patch, boot, "make_wpr_meta", change)
+
+
 def _lose(patch: Patcher, *names: str) -> None:
     """Some registers of FSP's are not written."""
     put = Mailbox._put
@@ -84,8 +98,8 @@ def fsp_is_not_waited_for(patch: Patcher) -> None:
     _skip(patch, "ready")
 
 
-@mutation(BOOTS, "gh100", 3)
-def there_is_no_page_to_flush_to(patch: Patcher) -> None:
+def _forget_flushing(patch: Patcher) -> None:
+    """The page to flush to is told, and then none."""
     find = boot.find_memory
 
     def late(card: Any) -> None:
@@ -95,6 +109,11 @@ def there_is_no_page_to_flush_to(patch: Patcher) -> None:
 
     steps = (replace(each, run=late) if each.name == "memory" else each for each in boot.STEPS)
     patch.setattr(boot, "STEPS", tuple(steps))
+
+
+@mutation(BOOTS, "gh100", 3)
+def there_is_no_page_to_flush_to(patch: Patcher) -> None:
+    _forget_flushing(patch)
 
 
 # FSP
@@ -155,6 +174,206 @@ def locked_registers_are_taken_as_unlocked(patch: Patcher) -> None:
 @mutation("what_the_fmc_refuses_is_told_by_its_code", "gb202")
 def the_fmcs_error_code_is_not_read(patch: Patcher) -> None:
     patch.setattr(boot, "_fmc_error", lambda card: 0)
+
+
+# Falcons
+
+
+def _change_block(patch: Patcher, **values: int) -> None:
+    """A register of a falcon's is written with other values."""
+    put = Falcon.put
+    patch.setattr(Falcon, "put", lambda self, at, value: put(self, at, values.get(at, value)))
+
+
+def _spare(patch: Patcher, *names: str) -> None:
+    """Some registers of a falcon's are not written."""
+    put = Falcon.put
+
+    def forgetful(self: Falcon, name: str, value: int) -> None:
+        if name not in names:
+            put(self, name, value)
+
+    patch.setattr(Falcon, "put", forgetful)
+
+
+def _load_otherwise(patch: Patcher, change: Callable[..., tuple[Any, ...]]) -> None:
+    """What `Falcon._load` is given is changed."""
+    load = Falcon._load
+    patch.setattr(Falcon, "_load", lambda self, *given: load(self, *change(*given)))
+
+
+@mutation("a_card_that_was_just_plugged_in_is_waited_for", "ga102")
+def the_cards_own_firmware_is_not_waited_for(patch: Patcher) -> None:
+    _skip(patch, "ready")
+
+
+@mutation(BOOTS, "ad102", 3)
+def there_is_no_page_that_falcons_flush_to(patch: Patcher) -> None:
+    _forget_flushing(patch)
+
+
+@mutation(BOOTS, "ga102", 3)
+def scrubbing_is_not_waited_for(patch: Patcher) -> None:
+    wait = NvCard.wait
+
+    def hasty(self: Any, block: Any, name: str, *rest: Any) -> Any:
+        return None if name == "FALCON_HWCFG2" else wait(self, block, name, *rest)
+
+    patch.setattr(NvCard, "wait", hasty)
+
+
+@mutation(BOOTS, "ga102", 3)
+def falcons_are_not_reset(patch: Patcher) -> None:
+    patch.setattr(Falcon, "_reset_engine", _nothing)
+
+
+@mutation(BOOTS, "ga102", 3)
+def falcon_rm_is_forgotten(patch: Patcher) -> None:
+    _spare(patch, "FALCON_RM")
+
+
+@mutation(BOOTS, "ad102", 3)
+def dma_wants_a_context(patch: Patcher) -> None:
+    patch.setattr(Falcon, "allow_dma", _nothing)
+
+
+@mutation(BOOTS, "ga102", 3)
+def instruction_memory_is_not_secure(patch: Patcher) -> None:
+    def open_(*given: Any) -> tuple[Any, ...]:
+        command = given[-1]
+        return *given[:-1], DMATRFCMD(SIZE=command.SIZE, IMEM=command.IMEM)
+
+    _load_otherwise(patch, open_)
+
+
+@mutation(BOOTS, "ad102", 3)
+def code_and_data_are_swapped(patch: Patcher) -> None:
+    def swap(*given: Any) -> tuple[Any, ...]:
+        command = given[-1]
+        return *given[:-1], DMATRFCMD(SIZE=command.SIZE, IMEM=not command.IMEM, SEC=command.SEC)
+
+    _load_otherwise(patch, swap)
+
+
+@mutation(BOOTS, "ga102", 3)
+def the_last_block_is_left_out(patch: Patcher) -> None:
+    _load_otherwise(patch, lambda at, offset, size, *rest: (at, offset, size - 0x100, *rest))
+
+
+@mutation(BOOTS, "ad102", 3)
+def the_base_is_not_that_of_the_falcons_addresses(patch: Patcher) -> None:
+    _load_otherwise(
+        patch, lambda at, offset, size, virtual, command: (at, offset, size, 0, command)
+    )
+
+
+@mutation(BOOTS, "ga102", 3)
+def a_full_queue_is_written(patch: Patcher) -> None:
+    patch.setattr(Falcon, "_wait_dma", _nothing)
+
+
+@mutation(BOOTS, "ga102", 3)
+def the_place_of_the_signature_is_not_told(patch: Patcher) -> None:
+    _change_block(patch, BROM_PARAADDR=0)
+
+
+@mutation(BOOTS, "ad102", 3)
+def the_mask_of_engines_is_forgotten(patch: Patcher) -> None:
+    _spare(patch, "BROM_ENGIDMASK")
+
+
+@mutation(BOOTS, "ga102", 3)
+def the_ucode_is_another(patch: Patcher) -> None:
+    _change_block(patch, BROM_CURR_UCODE_ID=1)
+
+
+@mutation(BOOTS, "ga102", 3)
+def the_algorithm_is_none(patch: Patcher) -> None:
+    _change_block(patch, BROM_MOD_SEL=0)
+
+
+@mutation(BOOTS, "ad102", 3)
+def the_boot_vector_is_forgotten(patch: Patcher) -> None:
+    _spare(patch, "FALCON_BOOTVEC")
+
+
+@mutation(BOOTS, "ga102", 3)
+def booter_does_not_know_of_memory(patch: Patcher) -> None:
+    _spare(patch, "FALCON_MAILBOX0")
+
+
+@mutation("signatures_are_chosen_by_the_fuses", "ga102")
+def the_first_signature_is_taken(patch: Patcher) -> None:
+    patch.setattr(Falcon, "fuse_version", lambda self, ucode: 0)
+
+
+@mutation("both_ways_to_start_a_falcon_are_met", "ga102")
+def the_alias_is_not_looked_at(patch: Patcher) -> None:
+    def start(self: Falcon) -> None:
+        self.block.write(FALCON_CPUCTL(STARTCPU=1), "FALCON_CPUCTL")
+
+    patch.setattr(Falcon, "start", start)
+
+
+@mutation(BOOTS, "ga102", 3)
+def gsp_is_not_reset_to_its_other_core(patch: Patcher) -> None:
+    patch.setattr(Falcon, "reset_to_riscv", Falcon.reset)
+
+
+@mutation(BOOTS, "ad102", 3)
+def libos_arguments_are_not_told(patch: Patcher) -> None:
+    patch.setattr(Cores, "reset_to_riscv", lambda self: self.gsp.reset_to_riscv())
+
+
+@mutation("memory_is_scrubbed_where_it_was_not", "ad102")
+def nothing_is_scrubbed(patch: Patcher) -> None:
+    patch.setattr(FalconWay, "_is_scrubbed", lambda self: True)
+
+
+@mutation("what_booter_refuses_is_told_by_its_code", "ga102")
+def booters_error_code_is_not_read(patch: Patcher) -> None:
+    run = Falcon.run
+    patch.setattr(Falcon, "run", lambda *given: run(*given) and 0)
+
+
+@mutation("what_fwsec_refuses_is_told_by_its_code", "ad102")
+def fwsecs_error_code_is_not_read(patch: Patcher) -> None:
+    patch.setattr(FalconWay, "_check_scratch", _nothing)
+
+
+@mutation(BOOTS, "ga102", 3)
+def frts_is_wanted_elsewhere(patch: Patcher) -> None:
+    _change_meta(patch, frtsOffset=-0x20000)
+
+
+@mutation(BOOTS, "ad102", 3)
+def the_heap_reaches_into_the_image(patch: Patcher) -> None:
+    _change_meta(patch, gspFwHeapSize=1 << 20)
+
+
+@mutation(BOOTS, "ga102", 3)
+def the_end_of_memory_is_another(patch: Patcher) -> None:
+    _change_meta(patch, fbSize=-(1 << 20))
+
+
+@mutation(BOOTS, "ad102", 3)
+def fwsec_is_not_told_of_the_end(patch: Patcher) -> None:
+    patch.setattr(booter, "SB", booter.FRTS)
+
+
+@mutation(BOOTS, "ga102", 3)
+def booter_unload_is_given_an_address(patch: Patcher) -> None:
+    patch.setattr(booter, "_NO_RESUME", (0, 0))
+
+
+@mutation(BOOTS, "ga102", 3)
+def booter_does_not_unload(patch: Patcher) -> None:
+    run = FalconWay._run_sec2
+    patch.setattr(
+        FalconWay,
+        "_run_sec2",
+        lambda self, part, boxes: None if part == "booter_unload" else run(self, part, boxes),
+    )
 
 
 # What the firmware reads

@@ -20,12 +20,14 @@ from gpu.drivers.nv.pci.boot import STEPS, BootCard, close_card, take_card
 from gpu.drivers.nv.pci.msgq import Message
 from gpu.sim.nv.pci.gsp import FMC_ERROR
 from gpu.sim.nv.pci.rm import NOT_SUPPORTED
+from gpu.sim.nv.pci.securecode import BOOTER_ERROR, FRTS_ERROR
 from gpu.sim.nv.pci.world import NvPciWorld
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.world import World
 from simulated import own_machines
 
-CHIPS = ("gh100", "gb202")
+CHIPS = ("ga102", "ad102", "gh100", "gb202")
+WITH_FALCONS, WITH_FSP = CHIPS[:2], CHIPS[2:]
 NAMES = [step.name for step in STEPS]
 _NOP = 0  # rpc_global_enums.h
 
@@ -121,11 +123,11 @@ def test_calls_wrap_in_both_queues(chip: str) -> None:
         assert not sim.debug.violations
 
 
-def why_refused(chip: str, part: str, change: Callable[[Any], Any]) -> GpuError:
-    """How a boot ends in which a part of the firmware is changed behind its file's own checks."""
-    parse = getattr(boot, f"parse_{part}")
+def why_refused(chip: str, name: str, change: Callable[[Any], Any]) -> GpuError:
+    """How a boot ends in which what a function of `boot` gives is changed."""
+    make = getattr(boot, name)
     with machine(chip) as sim, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boot, f"parse_{part}", lambda *given: change(parse(*given)))
+        patch.setattr(boot, name, lambda *given: change(make(*given)))
         card = take(sim)
         with pytest.raises(GpuError) as caught:
             for _ in boot.boot(card):
@@ -134,28 +136,104 @@ def why_refused(chip: str, part: str, change: Callable[[Any], Any]) -> GpuError:
     return caught.value
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", WITH_FSP)
 def test_what_fsp_refuses_is_told_by_its_code(chip: str) -> None:
     """A signature that is another's."""
-    error = why_refused(chip, "fmc", lambda fmc: replace(fmc, signature=fmc.signature[::-1]))
+    error = why_refused(chip, "parse_fmc", lambda fmc: replace(fmc, signature=fmc.signature[::-1]))
     assert isinstance(error, FirmwareError)
     assert "task 0x0 says error 0xa1 (invalid data)" in error.message
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", WITH_FSP)
 def test_what_the_fmc_refuses_is_told_by_its_code(chip: str) -> None:
     """A bootloader that is another's: the FMC leaves its code in the mailbox."""
-    error = why_refused(chip, "bootloader", lambda code: replace(code, image=code.image[::-1]))
+    error = why_refused(
+        chip, "parse_bootloader", lambda code: replace(code, image=code.image[::-1])
+    )
     assert isinstance(error, BootError) and error.last == FMC_ERROR
     assert error.register == "GSP.FALCON_MAILBOX0"
 
 
+def boots(chip: str, seed: int) -> set[int]:
+    """A boot to its end and back: what the fuses were that it met."""
+    with machine(chip, seed=seed) as sim:
+        card = take(sim)
+        for _ in boot.boot(card):
+            pass
+        boot.leave(card)
+        card.done.remove("init")
+        close_card(card)
+        assert not sim.debug.violations
+        regs = sim.gpus[0].chip.regs
+        versions = {regs.value(f"NV_FUSE_OPT_FPF_SEC2_UCODE{n}_VERSION") for n in (3, 4)}
+        return versions | {regs.value("NV_FUSE_OPT_FPF_GSP_UCODE9_VERSION")}
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS[:1])
+def test_signatures_are_chosen_by_the_fuses(chip: str) -> None:
+    """Two versions of them at least."""
+    assert len(boots(chip, 1) | boots(chip, 2)) > 1
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS[:1])
+def test_both_ways_to_start_a_falcon_are_met(chip: str) -> None:
+    """By CPUCTL and by its alias, as each reset has it."""
+    for seed in (4, 5):
+        boots(chip, seed)
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS[1:])
+def test_memory_is_scrubbed_where_it_was_not(chip: str) -> None:
+    """And left alone where it was."""
+    before = set()
+    for seed in (1, 2, 3, 4):
+        with machine(chip, seed=seed) as sim:
+            regs, name = sim.gpus[0].chip.regs, "NV_PGC6_BSI_VPR_SECURE_SCRATCH_15"
+            if (was := regs.value(name)) in before:
+                continue
+            before.add(was)
+            card = take(sim)
+            for _ in boot.boot(card):
+                pass
+            assert regs.value(name) >> 29 == 3
+            close_card(card)
+            assert not sim.debug.violations
+    assert len(before) == 2
+
+
+def with_meta(chip: str, **more: int) -> GpuError:
+    """How a boot ends in which WPR meta has other values, by so much."""
+
+    def change(meta: Any) -> Any:
+        for name, value in more.items():
+            setattr(meta, name, getattr(meta, name) + value)
+        return meta
+
+    return why_refused(chip, "make_wpr_meta", change)
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS)
+def test_what_booter_refuses_is_told_by_its_code(chip: str) -> None:
+    """A heap that reaches into the image: SEC2's mailbox says so."""
+    error = with_meta(chip, gspFwHeapSize=1 << 20)
+    assert isinstance(error, BootError) and error.last == BOOTER_ERROR
+    assert error.register == "SEC2.FALCON_MAILBOX0"
+
+
+@pytest.mark.parametrize("chip", WITH_FALCONS)
+def test_what_fwsec_refuses_is_told_by_its_code(chip: str) -> None:
+    """FRTS at no place for it: a scratch register says so."""
+    error = with_meta(chip, frtsOffset=0x1000)
+    assert isinstance(error, BootError) and error.last == FRTS_ERROR << 16
+    assert error.register == "VBIOS_SCRATCH[14]"
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_card_that_was_just_plugged_in_is_waited_for(chip: str) -> None:
-    """FSP is at work for half a second yet."""
+    """FSP, or the card's own firmware, is at work for half a second yet."""
     with machine(chip, settle_ns=500_000_000) as sim:
         card = take(sim)
-        is_ready = {done.name: sim.gpus[0].fsp.is_ready for done in boot.boot(card)}
+        is_ready = {done.name: sim.gpus[0].starter.is_ready for done in boot.boot(card)}
         assert list(is_ready) == NAMES
         assert not is_ready["reset"] and is_ready["ready"]
         close_card(card)

@@ -9,6 +9,7 @@ import pytest
 
 from gpu.compiler.ir.graph import Node, interpret, make, toposort, verify
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import Axis, cut_shape
 from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.compiler.shard import values as graph_shards
 from gpu.compiler.shard.rules import lower
@@ -41,7 +42,7 @@ def spread(
         is_table = node.attr[0] == "factors"  # a transform's own, which each device has whole
         axes = [a for a, n in enumerate(node.shape) if n and n % count == 0 and not is_table]
         axis = axes[int(rng.integers(len(axes)))] if axes and rng.random() < 0.8 else None
-        shape = graph_shards.part_shape(node.shape, axis, count)
+        shape = cut_shape(node.shape, (axis,), (Axis(count),))
         value = inputs[node.attr[0]].reshape(node.shape)
         pieces = [value] * count if axis is None else np.split(value, count, axis)
         parts = []
@@ -108,7 +109,7 @@ def test_around_the_ring(monoid: str, count: int, monkeypatch: pytest.MonkeyPatc
     for i in range(count):
         inputs[i] = rng.normal(size=(5, 7)).astype(np.float32)
         parts.append(G.buffer(i, (5, 7), dtypes.float32, f"CPU:{i}"))
-    values = interpret(graph_shards.all_reduced(parts, monoid).parts, lambda n: inputs[n.attr[0]])
+    values = interpret(graph_shards.all_reduced(parts, monoid), lambda n: inputs[n.attr[0]])
     whole = np.stack([*inputs.values()])
     expected = whole.sum(0) if monoid == "add" else whole.max(0)
     for value in values:

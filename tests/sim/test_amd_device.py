@@ -125,8 +125,8 @@ def test_what_this_version_lacks(spec: str, text: str) -> None:
 
 def test_chips_whose_code_no_model_runs() -> None:
     with (
-        Context(SIM="gfx950"),
-        pytest.raises(ConfigError, match=r"'gfx950' that runs .* of gfx942"),
+        Context(SIM="gfx90a"),
+        pytest.raises(ConfigError, match=r"'gfx90a' that runs .* of gfx942"),
     ):
         open_device("AMD", parse_device_spec("AMD"))
 

@@ -54,6 +54,7 @@ BUILDERS = {
         *("rm/status.py:check", "rm/objects.py:expect", "chip/copyengine.py:CopyEngine._error"),
         *("pci/silicon.py:Silicon.violation", "pci/registers.py:Registers.refuse"),
         *("pci/gsp.py:Gsp._run_fmc", "pci/rm.py:Rm._guarded", "pci/rm.py:Rm._refuse"),
+        *("pci/falcon.py:Falcon._fail", "pci/securecode.py:SecureCode._run"),
     )
 }
 

@@ -30,6 +30,7 @@ def stored(node: Node) -> Array:
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ALL],
 )
+@pytest.mark.sampled(25)
 def test_an_operation_and_its_derivative_for_many_examples(name: str) -> None:
     case, rng = ALL[name], rng_for("vmap", name)
     count = len(case.shapes)

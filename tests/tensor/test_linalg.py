@@ -6,14 +6,14 @@ Judged in float64 by what is left over and by orthogonality, never by signs; bou
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gpu
-from gpu import Tensor, linalg
+from gpu import Tensor, func, linalg
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError, Unsupported
 
 SHAPES = ((9, 4), (4, 9))
@@ -35,6 +35,12 @@ def wide(x: Tensor) -> Any:
     return x.numpy().astype(complex)
 
 
+def together(made: Sequence[Tensor]) -> list[Any]:
+    """The parts of a factorisation, which is computed once."""
+    made[0].realize(*made[1:])
+    return [wide(x) for x in made]
+
+
 def relative(x: Any, of: Any, n: int) -> float:
     """How large `x` is, in n eps of the norm of a matrix."""
     eps = np.finfo(of.dtype).eps
@@ -43,7 +49,7 @@ def relative(x: Any, of: Any, n: int) -> float:
 
 
 def check_qr(a: Any) -> None:
-    q, r = (wide(x) for x in linalg.qr(Tensor(a)))
+    q, r = together(linalg.qr(Tensor(a)))
     n = max(a.shape[-2:])
     one = np.eye(q.shape[-1])
     assert relative(q @ r - a, a, n) < 20
@@ -52,7 +58,7 @@ def check_qr(a: Any) -> None:
 
 
 def check_lu(a: Any) -> None:
-    p, lower, upper = (wide(x) for x in linalg.lu(Tensor(a)))
+    p, lower, upper = together(linalg.lu(Tensor(a)))
     assert relative(p @ lower @ upper - a, a, max(a.shape[-2:])) < 20
     assert np.abs(lower).max() <= 1.5  # of complex numbers the larger part is compared
     assert not np.tril(upper, -1).any() and not np.triu(lower, 1).any()
@@ -93,7 +99,7 @@ def test_wide_and_tall(shape: tuple[int, int]) -> None:
     a = drawn(np.random.default_rng(3), 2, *shape)
     check_lu(a)
     check_qr(a)
-    q, r = (wide(x) for x in linalg.qr(Tensor(a), mode="complete"))
+    q, r = together(linalg.qr(Tensor(a), mode="complete"))
     assert q.shape[-2:] == (shape[0], shape[0]) and relative(q @ r - a, a, max(shape)) < 20
     assert linalg.qr(Tensor(a), mode="r").R.shape == (2, min(shape), shape[1])
 
@@ -106,16 +112,28 @@ def test_large_matrices_go_block_by_block() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["complex64"])
-def test_large_matrices_of_other_dtypes_and_shapes(dtype: str) -> None:
-    rng = np.random.default_rng(10)
-    check_all(rng, dtype, 129, 70)
-    for shape in ((135, 70), (70, 135), (200, 129)):
+@pytest.mark.sampled(34)
+@pytest.mark.parametrize("shape", [(129, 129), (135, 70), (70, 135), (200, 129)])
+def test_large_matrices_of_other_dtypes_and_shapes(shape: tuple[int, int]) -> None:
+    rng, dtype = np.random.default_rng(10), "complex64"
+    if shape[0] == shape[1]:
+        check_all(rng, dtype, shape[0], 70)
+    else:
         check_lu(drawn(rng, *shape, dtype=dtype))
         check_qr(drawn(rng, *shape, dtype=dtype))
-    for made in (graded(140, dtype), deficient(140, dtype)):
-        check_qr(made)
-        check_lu(made)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(50)
+@pytest.mark.parametrize("made", ["graded", "deficient"])
+def test_large_matrices_that_are_hard(made: str) -> None:
+    a = (graded if made == "graded" else deficient)(140, "complex64")
+    check_qr(a)
+    check_lu(a)
+
+
+def test_a_large_triangle_solves_block_by_block() -> None:
+    rng, dtype = np.random.default_rng(11), "complex64"
     upper = np.triu(drawn(rng, 2, 130, 130, dtype=dtype) / 130) + np.eye(130, dtype=dtype)
     right = drawn(rng, 2, 130, 3, dtype=dtype)
     found = linalg.solve_triangular(Tensor(upper), Tensor(right), upper=True)
@@ -296,6 +314,34 @@ def test_steps_of_a_loop_have_statuses() -> None:
         assert caught.value.index == (1,)
 
 
+def test_gradients_of_a_loop_have_the_statuses_of_its_steps() -> None:
+    x = Tensor(SINGULAR, requires_grad=True)
+    found = gpu.scan(lambda c, a: (c + linalg.inv(a), linalg.inv(a)), Tensor.zeros(3, 3), x)
+    for value in found:
+        with pytest.raises(linalg.LinAlgError) as caught:
+            value.sum().gradient(x)[0].numpy()
+        assert caught.value.index == (1,)
+        assert caught.value.call_site is not None
+        assert "gpu.scan" in str(caught.value.call_site)
+
+
+def test_which_of_mapped_matrices_is_wrong_is_told() -> None:
+    x = Tensor(np.stack([SINGULAR[0], *SINGULAR])[None])
+
+    def scanned(a: Tensor) -> Tensor:
+        return gpu.scan(lambda c, x: (c + linalg.inv(x), None), Tensor.zeros(3, 3), a)[0]
+
+    for value, index in (
+        (func.vmap(linalg.inv)(x[0]), (2,)),
+        (func.vmap(func.vmap(linalg.cholesky))(x), (0, 2)),
+        (func.vmap(scanned)(x), (0, 2)),
+        (func.vmap(func.grad(lambda a: linalg.inv(a).sum()))(x[0]), (2,)),
+    ):
+        with pytest.raises(linalg.LinAlgError) as caught:
+            value.numpy()
+        assert caught.value.index == index
+
+
 def test_what_takes_its_memory_over_keeps_a_status() -> None:
     x = Tensor.zeros(2, 3, 3).contiguous().realize()
     x.assign(linalg.inv(Tensor(SINGULAR)))
@@ -366,6 +412,7 @@ SLOW = [(name, dtype) for name in TAKEN for dtype in ("float64", "complex128")]
     ("name", "dtype"),
     [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW if each not in QUICK)],
 )
+@pytest.mark.sampled(34)
 def test_gradients_are_torchs(name: str, dtype: str, need: Callable[[str], None]) -> None:
     need("torch")
     import torch
@@ -379,6 +426,7 @@ def test_gradients_are_torchs(name: str, dtype: str, need: Callable[[str], None]
     total, own = (expected * torch.tensor(weights)).sum(), (found * Tensor(weights)).sum()
     (total.real if total.is_complex() else total).backward()
     (own.real if own.is_complex() else own).backward()
+    found.realize(*(x.grad for x in ours if x.grad is not None))
     assert np.allclose(found.detach().numpy(), expected.detach().resolve_conj().numpy())
     for ours_one, theirs_one in zip(ours, theirs, strict=True):
         if theirs_one.grad is not None:

@@ -206,6 +206,7 @@ def trained(devices: tuple[str, ...] | None, optimizer: Any, jitted: bool) -> li
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("optimizer", [nn.optim.SGD, nn.optim.AdamW])
 def test_data_parallel_training(optimizer: Any, jitted: bool) -> None:

@@ -105,6 +105,7 @@ QUICK: Final = ("digamma", "erfcx", "i1e", "ndtri", "xlog1py")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("name", sample([*DOMAINS, *OF_TWO], QUICK))
 def test_drawn_values_and_gradients_are_those_of_torch(name: str, dtype: str) -> None:
     arrays = drawn(name, dtype, 200)
@@ -127,6 +128,7 @@ def test_drawn_values_and_gradients_are_those_of_torch(name: str, dtype: str) ->
         np.testing.assert_allclose(slope.numpy(), wanted, 20 * relative, absolute * scale)
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("name", sample([*DOMAINS], QUICK))
 def test_edges_are_those_of_torch(name: str) -> None:
     found = ours(name)(Tensor(EDGES, device=CPU)).numpy()
@@ -138,6 +140,7 @@ def test_edges_are_those_of_torch(name: str) -> None:
             np.testing.assert_allclose(value, expected, 1e-5, err_msg=str(at))
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("name", sample([*EXACT], ("gammaln", "bessel_y0")))
 def test_the_error_against_mpmath_is_a_few_units_in_the_last_place(name: str) -> None:
     for dtype, most in (("float32", 4.5), ("float64", 6)):
@@ -155,6 +158,7 @@ def check_units(found: Array, exact: list[Any], most: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_functions_of_two_are_exact_too(dtype: str) -> None:
     rng = rng_for("two", dtype)
@@ -196,6 +200,7 @@ def test_polygamma_and_multigammaln() -> None:
 POLYNOMIALS: Final = [name for name in special.__all__ if "polynomial" in name]
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("name", sample(POLYNOMIALS, ("hermite_polynomial_he",)))
 def test_polynomials(name: str) -> None:
     x = rng_for(name).uniform(-1.3, 1.3, (9, 1))
@@ -237,6 +242,7 @@ def test_inverses_lead_back() -> None:
     np.testing.assert_allclose(Tensor(x, device=CPU).erfinv().erf().numpy(), x, 1e-14)
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(
     "dtype", sample(["bool", "uint8", "int64", "float16", "bfloat16"], ["bool"])
 )
@@ -273,6 +279,7 @@ def test_second_derivatives_and_no_elements() -> None:
     assert special.zeta(Tensor.ones(2, 0), 3).shape == (2, 0)
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize(
     "name",
     sample(
@@ -291,6 +298,15 @@ def test_gradients_that_torch_has_not(name: str) -> None:
     wide = x.detach()
     around = ours(name)(wide + step).numpy() - ours(name)(wide - step).numpy()
     np.testing.assert_allclose(slope.numpy(), around / (2 * step), 1e-6, 1e-8)
+
+
+@pytest.mark.parametrize("eps", [None, 0.0, 0.1])
+def test_the_gradient_of_logit_is_infinite_at_its_ends(eps: float | None) -> None:
+    at = [0.0, 1.0, -0.5, 1.5, 0.1, 0.9, *rng_for("logit").uniform(0, 1, 9)]
+    x, t = Tensor(at, device=CPU, requires_grad=True), torch.tensor(at, requires_grad=True)
+    torch.logit(t, eps).sum().backward()
+    found = x.logit(eps).sum().gradient(x)[0].numpy()
+    np.testing.assert_allclose(found, t.grad.numpy(), 1e-5)
 
 
 def test_what_has_no_derivative_says_so() -> None:

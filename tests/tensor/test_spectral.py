@@ -15,10 +15,11 @@ import pytest
 import gpu
 from gpu import Device, Tensor, array_api, dtypes, jit, linalg
 from gpu.compiler.ir.graph import interpret
-from gpu.compiler.ir.graph.hostcall import FUNCTIONS, Function
+from gpu.compiler.ir.graph.hostcall import FUNCTIONS, Function, HostCall, Value
 from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError, Unsupported
 from gpu.runtime.execute import Counters, forget_compiled, prepare, storage
+from gpu.runtime.hostcalls import HostForm, HostFunction
 from gpu.runtime.recipe import Call, Run
 from tensor.reference import rng_for, torch
 
@@ -337,3 +338,12 @@ def test_compiled_calls_are_found_on_disk() -> None:
     before = Counters.compiled
     judge_svd(2 * x, *(t.numpy() for t in linalg.svd(Tensor(2 * x))))
     assert Counters.compiled == before
+
+
+def test_the_log_tells_of_copies_between_memories(caplog: pytest.LogCaptureFixture) -> None:
+    call = HostCall("svdvals", (Value((2, 2), dtypes.float32),), (Value((2,), dtypes.float32),))
+    with caplog.at_level("INFO", "gpu.runtime.hostcalls"):
+        for device in ("CPU", "CPU:1", "CL:1"):
+            HostFunction(HostForm(device, call, (0,)), "")
+    told = [text.partition("LAPACK")[2] for text in caplog.messages]
+    assert told == ["", "", ", with copies from and to CL:1"]

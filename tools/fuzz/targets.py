@@ -19,6 +19,7 @@ from gpu.drivers.am.decode.sdma import decode_sdma
 from gpu.drivers.am.kfd.cwsr import context_save
 from gpu.drivers.am.kfd.topology import read_gpus, target_of
 from gpu.drivers.am.target import Version, generation_of
+from tools.fuzz import nvidia
 
 _CHIPS: Final[tuple[Version, ...]] = ((9, 4, 2), (10, 3, 0), (11, 0, 0), (12, 0, 1))
 _ENGINES: Final[tuple[Version, ...]] = ((4, 4, 2), (5, 2, 0), (6, 0, 0), (7, 0, 1))
@@ -120,6 +121,11 @@ TARGETS: Final = {
         Target("aql", (_aql,)),
         Target("sdma", (_sdma,)),
         Target("sysfs", (_sysfs,), text=True, prepare=sysfs_files),
+        Target("nv-vbios", (nvidia.read_rom,)),
+        Target("nv-firmware", (nvidia.read_bootloader, nvidia.read_falcon)),
+        Target("nv-elf", (nvidia.read_gsp, nvidia.read_fmc)),
+        Target("nv-queue", (nvidia.read_queue, nvidia.read_summed_queue)),
+        Target("nv-event", (nvidia.read_program, nvidia.read_error)),
     )
 }
 """By name, as the command takes it."""

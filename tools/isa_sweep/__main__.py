@@ -1,6 +1,6 @@
 """``python -m tools.isa_sweep [--llvm PATH] gfx1100``: writes the decode tables of a chip.
 
-That of a chip in `BASES` has only what another one's lacks.
+That of a chip in `BASES` has only what another one's lacks, and names what it lacks itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tools.isa_sweep.llvm import Disassembler, find_llvm, llvm_version
 from tools.isa_sweep.sweep import Entry, sweep
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "gpu/sim/isa/rdna/tables"
-BASES: Final = {"gfx1150": "gfx1100"}
+BASES: Final = {"gfx950": "gfx942", "gfx1150": "gfx1100"}
 """Chips whose tables are additions, and to whose."""
 _WIDTH: Final = 98
 _FIRST_MAJOR: Final = 20
@@ -75,10 +75,8 @@ def main() -> None:
     base = BASES.get(arguments.chip)
     if base is not None:
         known = set(sweep(Disassembler(arguments.llvm, base)))
-        lacking = known - set(entries)
-        if lacking:
-            parser.error(f"{arguments.chip} lacks {min(lacking)}, so that it needs its own table")
-        parts = {"": [e for e in entries if e not in known]}
+        lost = [Entry("lacks", e.opcode, e.name, (e.format,), ()) for e in known - set(entries)]
+        parts = {"": [*sorted(lost), *(e for e in entries if e not in known)]}
     for suffix, chosen in parts.items():
         text = module_text(arguments.chip, version, chosen)
         path = FOLDER / f"{arguments.chip}{suffix}.py"

@@ -107,7 +107,7 @@ def probe(
     form = encoding.refined(form, opcode)
     for fields in _candidates(encoding, form, opcode):
         text = _text(disassembler, form, {**fields, "op": opcode})
-        if text is not None:
+        if text is not None and (any(fields.values()) or " " not in text):
             name, _, rest = text.partition(" ")
             if name.startswith(_REFUSED):
                 return None
@@ -146,6 +146,9 @@ def _candidates(encoding: Encoding, form: Format, opcode: int) -> Iterator[dict[
                     yield found
                     if form.name == "vop3p":  # some take no halves but the usual ones
                         yield {**found, "opsel_hi": 3, "opsel_hi2": 1}
+    if form.name == "smem":  # clocks and controls of caches, which have no address
+        yield {**dict.fromkeys(fields, 0), "sdata": fields["sdata"]}
+        yield dict.fromkeys(fields, 0)
 
 
 def _operands(form: Format, fields: Mapping[str, int], text: str) -> tuple[str, ...]:
@@ -211,7 +214,10 @@ def _modifiers(
         return ()
     plain = _text(disassembler, form, fields)
     found = []
-    for name, width in (("neg", 3), ("abs", 3), ("neg_hi", 3)):
+    if "neg" in form.fields and "bitop3" in (_text(disassembler, form, {**fields, "neg": 1}) or ""):
+        fields = {**fields, "neg": 1, "abs": 0, "omod": 0}  # of which these are parts
+        plain, found = _text(disassembler, form, fields), ["bitop3"]
+    for name, width in (("neg", 3), ("abs", 3), ("neg_hi", 3)) if not found else ():
         if name in form.fields:
             mask = 0
             for bit in range(width):
@@ -219,10 +225,15 @@ def _modifiers(
                 if text not in (None, plain):
                     mask |= 1 << bit
             found += [f"{name}={mask}"] if mask else []
-    for name, value in (("omod", 1), ("clamp", 1), ("opsel", 1), ("opsel", 8), ("opsel_hi", 1)):
+    chosen = (("opsel", 1), ("opsel", 8), ("opsel", 4), ("opsel_hi", 1))
+    for name, value in (("omod", 1), ("clamp", 1), *chosen):
+        if name == "omod" and "bitop3" in found:
+            continue
         if name in form.fields and value < 1 << (form.fields[name][0] - form.fields[name][1] + 1):
             text = _text(disassembler, form, {**fields, name: value})
             found += [name] if text not in (None, plain) and name not in found else []
+            if "byte_sel" in (text or "") and "byte_sel" not in found:
+                found.append("byte_sel")
     return tuple(found)
 
 

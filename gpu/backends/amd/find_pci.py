@@ -11,7 +11,7 @@ from gpu.drivers.am.firmware import FirmwareSet, firmware_of
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.discovery import HwId, IpBlock
 from gpu.drivers.am.pci.ip.claim import check_core
-from gpu.runtime.default import Found, Look
+from gpu.runtime.default import Found, Look, look_at_card
 from gpu.transport.files import Looking
 from gpu.transport.machine import AMD, number_in
 from gpu.transport.missing import NO_PCI_GPU
@@ -29,12 +29,8 @@ def looks(system: Looking) -> Iterator[Look]:
         yield Look.lacking(Found.NOTHING, NO_PCI_GPU)
     for which, seen in enumerate(cards):
         name = f"{seen.address} ({seen.driver or 'no driver'})"
-        if refused := _why_refused(system, seen):
-            yield Look(Found.NOTHING, f"{name}: {refused}")
-        elif not seen.is_ready:
-            yield Look(Found.UNUSABLE, f"{name}: {seen.told}", which, seen.fix)
-        else:
-            yield Look(Found.USABLE, f"{name}: {seen.told}", which)
+        state = seen.is_ready, seen.told, seen.fix
+        yield look_at_card(which, name, _why_refused(system, seen), state)
 
 
 def _why_refused(system: Looking, seen: Seen) -> str:

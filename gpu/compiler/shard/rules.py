@@ -1,9 +1,10 @@
 """From graphs over several devices to graphs of single devices: a rule for each kind of node.
 
 A node whose device is a tuple of names is a value on all of them, of the shape it has as a whole;
-`lower` gives for each what its devices hold (`gpu/compiler/shard/values.py`). Along which axis a
+`lower` gives for each what its devices hold (`gpu/compiler/shard/values.py`). Along which axes a
 value is cut follows from its sources. Where they disagree, the first one that is cut decides, and
-the others are moved to it. Devices exchange data in `copy` nodes alone.
+the others are moved to it. A sum over an axis that is cut is partial, and its reader says whether
+all devices need all of it. Devices exchange data in `copy` nodes and in calls of all ranks.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from typing import Final, NoReturn
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node, Shape, accumulate_as, make, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import axes_of, cuts_of
 from gpu.compiler.shard.values import (
+    Cut,
     Sharded,
     aligned,
-    all_reduced,
+    combined,
     gathered,
     identity,
     joined,
     overlap,
     part_shape,
     replicated,
+    single,
+    uncut,
 )
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -51,16 +56,19 @@ def lower(
     done: dict[Node, Sharded] = {}
     for node in toposort(roots, is_leaf):
         if isinstance(node.device, str):
-            done[node] = Sharded(None, (_single(node, done, is_leaf),))
+            done[node] = single(_single(node, done, is_leaf))
         elif is_leaf(node):
             memory = value(node)
-            done[node] = Sharded(memory.attr[0], memory.src)
+            done[node] = Sharded(cuts_of(memory.attr[0]), memory.src, axes_of(node.device))
         else:
-            done[node] = RULES[node.kind](node, [done[source] for source in node.src])
+            args = [done[source] for source in node.src]
+            if node.kind not in _OF_PARTIAL:
+                args = [combined(arg) for arg in args]
+            done[node] = RULES[node.kind](node, args)
         if not is_leaf(node):
             for part in done[node].parts:
                 note(node, part)
-    return [done[root] for root in roots]
+    return [combined(done[root]) for root in roots]
 
 
 def _single(node: Node, done: dict[Node, Sharded], is_leaf: Callable[[Node], bool]) -> Node:
@@ -70,8 +78,8 @@ def _single(node: Node, done: dict[Node, Sharded], is_leaf: Callable[[Node], boo
     if node.kind == "copy" and not isinstance(node.src[0].device, str):
         return gathered(done[node.src[0]], node.device)
     if node.kind == "part":
-        number, axis = node.attr
-        part: Node = aligned(done[node.src[0]], axis).parts[number]
+        number, layout = node.attr
+        part: Node = aligned(done[node.src[0]], cuts_of(layout)).parts[number]
         return part
     src = tuple([done[source].parts[0] for source in node.src])
     if all(new is old for new, old in zip(src, node.src, strict=True)):
@@ -87,64 +95,106 @@ def _refuse(node: Node, axis: int | None) -> NoReturn:
     )
 
 
-def _apart(node: Node, axis: int | None, args: Sequence[Sharded]) -> Sharded:
-    """The same operation on each device's parts, the result being cut along `axis`."""
-    shape = part_shape(node.shape, axis, len(node.device))
+def _refuse_cut(node: Node, x: Sharded, *axes: int) -> None:
+    """Refuses a value that is cut along one of the axes."""
+    for axis in axes:
+        if axis in x.cuts:
+            _refuse(node, axis)
+
+
+def _apart(node: Node, cuts: Sequence[Cut], args: Sequence[Sharded]) -> Sharded:
+    """The same operation on each device's parts, the result being cut so."""
+    axes = axes_of(node.device)
+    shape = part_shape(node.shape, cuts, axes)
     each = zip(*(arg.parts for arg in args), strict=True) if args else [()] * len(node.device)
-    return Sharded(
-        axis,
-        tuple(
-            make(node.kind, parts, node.attr, shape, node.dtype, device)
-            for device, parts in zip(node.device, each, strict=True)
-        ),
+    parts = tuple(
+        make(node.kind, parts, node.attr, shape, node.dtype, device)
+        for device, parts in zip(node.device, each, strict=True)
     )
+    return Sharded(tuple(cuts), parts, axes)
 
 
-def _together(args: Sequence[Sharded]) -> tuple[int | None, list[Sharded]]:
-    """Operands of one shape cut along one axis."""
-    axis = next((arg.axis for arg in args if arg.axis is not None), None)
-    return axis, [aligned(arg, axis) for arg in args]
+def _each(x: Sharded, cuts: Sequence[Cut], change: Callable[[Node], Node]) -> Sharded:
+    """Each part changed, which lie so then."""
+    return Sharded(tuple(cuts), tuple(map(change, x.parts)), x.axes)
+
+
+def _first_cuts(args: Sequence[Sharded], shape: Shape) -> list[int | None]:
+    """Along each axis of the devices the cut of the first operand that has one there.
+
+    An axis of `shape` that would have no equal parts then is cut as far as it has.
+    """
+    found: list[int | None] = []
+    parts = [1] * len(shape)
+    for number, along in enumerate(args[0].axes):
+        cuts = (arg.cuts[number] for arg in args)
+        axis = next((cut for cut in cuts if isinstance(cut, int)), None)
+        if axis is not None:
+            parts[axis] *= along.size
+            if has_symbols(shape[axis]) or shape[axis] % parts[axis]:
+                parts[axis] //= along.size
+                axis = None
+        found.append(axis)
+    return found
+
+
+def _together(node: Node, args: Sequence[Sharded]) -> list[Sharded]:
+    """Operands of one shape, cut alike."""
+    cuts = _first_cuts(args, node.src[0].shape)
+    return [aligned(arg, cuts) for arg in args]
 
 
 def _elementwise(node: Node, args: Sequence[Sharded]) -> Sharded:
-    axis, args = _together(args)
+    # Sums of sums that are still to be added up are such a sum again, and so is one alone.
+    partial = [{cut for cut in arg.cuts if isinstance(cut, str)} for arg in args]
+    alike = all(arg.cuts == args[0].cuts for arg in args)
+    adds = node.kind == "alu" and node.attr[0] == "add" and partial[0] <= {"add"}
+    if not (alike and (adds or node.kind in _SAME_VALUE)):
+        args = _together(node, args)
     if node.kind != "alu":
-        return _apart(node, axis, args)
+        return _apart(node, args[0].cuts, args)
     each = zip(*(arg.parts for arg in args), strict=True)
-    return Sharded(axis, tuple(G.alu(node.attr[0], *parts) for parts in each))
+    parts = tuple(G.alu(node.attr[0], *parts) for parts in each)
+    return Sharded(args[0].cuts, parts, args[0].axes)
 
 
 def _const(node: Node, args: Sequence[Sharded]) -> Sharded:
-    return _apart(node, None, args)
+    return _apart(node, [None] * len(axes_of(node.device)), args)
 
 
 def _random(node: Node, args: Sequence[Sharded]) -> Sharded:
-    return _apart(node, None, [replicated(arg) for arg in args])
+    return _const(node, [replicated(arg) for arg in args])
 
 
 def _reduce(node: Node, args: Sequence[Sharded]) -> Sharded:
     monoid, axes = node.attr
     (x,) = args
-    if x.axis not in axes:
-        return Sharded(x.axis, tuple(G.reduce(monoid, part, axes) for part in x.parts))
+    if not any(axis in x.cuts for axis in axes):
+        return _each(x, x.cuts, lambda part: G.reduce(monoid, part, axes))
     # Rounded once, at the end, as on one device.
     wide = accumulate_as(node.dtype)
-    whole = all_reduced([G.reduce(monoid, G.cast(p, wide), axes) for p in x.parts], monoid)
-    return Sharded(None, tuple(G.cast(part, node.dtype) for part in whole.parts))
+    cuts = [monoid if cut in axes else cut for cut in x.cuts]
+    partial = _each(x, cuts, lambda part: G.reduce(monoid, G.cast(part, wide), axes))
+    if wide is node.dtype:
+        return partial
+    whole = combined(partial)
+    return _each(whole, whole.cuts, lambda part: G.cast(part, node.dtype))
 
 
 def _reshape(node: Node, args: Sequence[Sharded]) -> Sharded:
     (x,) = args
-    axis = None if x.axis is None else _reshaped_axis(node, x.axis)
-    shape = part_shape(node.shape, axis, len(x.parts))
-    return Sharded(axis, tuple(G.reshape(part, shape) for part in x.parts))
+    new = {axis: _reshaped_axis(node, axis, x) for axis in dict.fromkeys(x.cut_axes)}
+    cuts = [new[cut] if isinstance(cut, int) else cut for cut in x.cuts]
+    shape = part_shape(node.shape, cuts, x.axes)
+    return _each(x, cuts, lambda part: G.reshape(part, shape))
 
 
-def _reshaped_axis(node: Node, axis: int) -> int:
+def _reshaped_axis(node: Node, axis: int, x: Sharded) -> int:
     """The axis that is cut when `axis` was: as many elements lie before it, and it divides."""
     source = node.src[0].shape
     if not has_symbols((source, node.shape)):
-        before, count = math.prod(source[:axis]), len(node.device)
+        before = math.prod(source[:axis])
+        count = math.prod(x.axes[number].size for number in x.along(axis))
         for number, size in enumerate(node.shape):
             if math.prod(node.shape[:number]) == before and size % count == 0 and size:
                 return number
@@ -153,15 +203,15 @@ def _reshaped_axis(node: Node, axis: int) -> int:
 
 def _expand(node: Node, args: Sequence[Sharded]) -> Sharded:
     (x,) = args
-    shape = part_shape(node.shape, x.axis, len(x.parts))
-    return Sharded(x.axis, tuple(G.expand(part, shape) for part in x.parts))
+    shape = part_shape(node.shape, x.cuts, x.axes)
+    return _each(x, x.cuts, lambda part: G.expand(part, shape))
 
 
 def _permute(node: Node, args: Sequence[Sharded]) -> Sharded:
     (x,) = args
     order = node.attr[0]
-    axis = None if x.axis is None else order.index(x.axis)
-    return Sharded(axis, tuple(G.permute(part, order) for part in x.parts))
+    cuts = [order.index(cut) if isinstance(cut, int) else cut for cut in x.cuts]
+    return _each(x, cuts, lambda part: G.permute(part, order))
 
 
 def _ranges(node: Node, shape: Shape) -> list[tuple[int, int, int]]:
@@ -170,12 +220,15 @@ def _ranges(node: Node, shape: Shape) -> list[tuple[int, int, int]]:
 
 def _slice(node: Node, args: Sequence[Sharded]) -> Sharded:
     (x,) = args
-    ranges = _ranges(node, node.shape)
-    if x.axis is None or ranges[x.axis] == (0, node.src[0].shape[x.axis], 1):
-        if x.axis is not None:
-            ranges[x.axis] = (0, x.parts[0].shape[x.axis], 1)
-        return Sharded(x.axis, tuple(G.slice_(part, ranges) for part in x.parts))
-    return _slice_across(node, x, ranges)
+    ranges, shape = _ranges(node, node.shape), node.src[0].shape
+    for axis in dict.fromkeys(x.cut_axes):
+        if ranges[axis] != (0, shape[axis], 1):
+            if len(x.cuts) == 1 and not x.axes[0].ranks:
+                return _slice_across(node, x, ranges)
+            x = uncut(x, axis)
+        else:
+            ranges[axis] = (0, x.parts[0].shape[axis], 1)
+    return _each(x, x.cuts, lambda part: G.slice_(part, ranges))
 
 
 def _slice_across(node: Node, x: Sharded, ranges: list[tuple[int, int, int]]) -> Sharded:
@@ -196,17 +249,31 @@ def _slice_across(node: Node, x: Sharded, ranges: list[tuple[int, int, int]]) ->
     pieces = [piece for _, piece in sorted(found, key=lambda item: item[0])]
     if not pieces:
         return _const(G.const(0, node.shape, node.dtype, node.device), ())
-    return Sharded(None, tuple(joined([G.copy(p, d) for p in pieces], axis) for d in node.device))
+    parts = tuple(joined([G.copy(p, d) for p in pieces], axis) for d in node.device)
+    return Sharded((None,), parts, x.axes)
 
 
 def _write(node: Node, args: Sequence[Sharded]) -> Sharded:
     x, value = args
+    x = combined(x)
+    shape, cuts = node.src[1].shape, x.layout
+    partly = [
+        axis
+        for axis in dict.fromkeys(x.cut_axes)
+        if shape[axis] != node.shape[axis] or node.attr[axis] != (0, 1)
+    ]
+    if partly and len(x.cuts) == 1 and not x.axes[0].ranks:
+        return _write_across(node, x, value, partly[0])
+    for axis in partly:
+        x = uncut(x, axis)
+    each = zip(x.parts, aligned(value, x.layout).parts, strict=True)
+    parts = tuple(G.write(part, v, node.attr) for part, v in each)
+    return aligned(Sharded(x.cuts, parts, x.axes), cuts)
+
+
+def _write_across(node: Node, x: Sharded, value: Sharded, axis: int) -> Sharded:
+    """Each device writes what lies in its part."""
     shape = node.src[1].shape
-    axis = x.axis
-    if axis is None or (shape[axis] == node.shape[axis] and node.attr[axis] == (0, 1)):
-        value = aligned(value, axis)
-        each = zip(x.parts, value.parts, strict=True)
-        return Sharded(axis, tuple(G.write(part, v, node.attr) for part, v in each))
     start, step = node.attr[axis]
     if has_symbols((start, shape[axis])):
         _refuse(node, axis)
@@ -223,115 +290,134 @@ def _write(node: Node, args: Sequence[Sharded]) -> Sharded:
             parts.append(G.write(part, G.slice_(whole, ranges), region))
         else:
             parts.append(part)
-    return Sharded(axis, tuple(parts))
+    return Sharded(x.cuts, tuple(parts), x.axes)
 
 
 def _pad(node: Node, args: Sequence[Sharded]) -> Sharded:
     (x,) = args
-    if x.axis is not None and node.attr[x.axis] != (0, 0, 0):
-        _refuse(node, x.axis)
-    return Sharded(x.axis, tuple(G.pad(part, node.attr) for part in x.parts))
+    for axis in x.cut_axes:
+        if node.attr[axis] != (0, 0, 0):
+            _refuse(node, axis)
+    return _each(x, x.cuts, lambda part: G.pad(part, node.attr))
 
 
 def _skew(node: Node, args: Sequence[Sharded]) -> Sharded:
-    if args[0].axis in node.attr[:2]:
-        _refuse(node, args[0].axis)
-    return _apart(node, args[0].axis, args)
+    _refuse_cut(node, args[0], *node.attr[:2])
+    return _apart(node, args[0].cuts, args)
 
 
 def _scan(node: Node, args: Sequence[Sharded]) -> Sharded:
-    if args[0].axis == node.attr[1]:
-        _refuse(node, args[0].axis)
-    return _apart(node, args[0].axis, args)
+    _refuse_cut(node, args[0], node.attr[1])
+    return _apart(node, args[0].cuts, args)
 
 
 def _reorder(node: Node, args: Sequence[Sharded]) -> Sharded:
-    along = next((arg.axis for arg in args if arg.axis is not None), None)
-    if along == node.attr[0]:
-        _refuse(node, along)
-    return _apart(node, along, [aligned(arg, along) for arg in args])
+    args = _together(node, args)
+    _refuse_cut(node, args[0], node.attr[0])
+    return _apart(node, args[0].cuts, args)
 
 
 def _gather(node: Node, args: Sequence[Sharded]) -> Sharded:
     x, index = args
     (axis,) = node.attr
-    if x.axis == axis:
-        return _gather_across(node, x, replicated(index), axis)
-    cut_axis = index.axis if index.axis is not None else x.axis
-    x = aligned(x, None if cut_axis == axis else cut_axis)
-    index = aligned(index, cut_axis)
-    each = zip(x.parts, index.parts, strict=True)
-    return Sharded(cut_axis, tuple(G.gather(part, i, axis) for part, i in each))
+    if axis in x.cuts:
+        return _gather_across(node, x, index, axis)
+    cuts = _first_cuts([index, x], node.shape)
+    x = aligned(x, [None if cut == axis else cut for cut in cuts])
+    each = zip(x.parts, aligned(index, cuts).parts, strict=True)
+    return Sharded(tuple(cuts), tuple(G.gather(part, i, axis) for part, i in each), x.axes)
 
 
 def _gather_across(node: Node, x: Sharded, index: Sharded, axis: int) -> Sharded:
     """Each device gives the elements it has, and zeros for those of others."""
+    x = aligned(x, [cut if cut == axis else None for cut in x.layout])
     parts = []
-    for number, (part, where) in enumerate(zip(x.parts, index.parts, strict=True)):
+    for number, (part, where) in enumerate(zip(x.parts, replicated(index).parts, strict=True)):
         wide = G.cast(where, dtypes.int64)
-        first = G.const(number * part.shape[axis], wide.shape, dtypes.int64, wide.device)
+        first = G.index(x.start(axis, number), dtypes.int64, wide.device)
+        first = G.expand(G.reshape(first, (1,) * len(wide.shape)), wide.shape)
         parts.append(G.gather(part, G.alu("sub", wide, first), axis))
-    if node.dtype is dtypes.bool:
-        return all_reduced(parts, "or")
     is_complex, dtype = node.dtype.is_complex, node.dtype.real
+    monoid = "or" if dtype is dtypes.bool else "add"
+    own = Sharded(tuple(monoid if cut == axis else None for cut in x.cuts), tuple(parts), x.axes)
     if not dtype.is_float:
-        return all_reduced(parts, "add")
+        return own
     # As integers: adding zeros would lose the sign of -0.0.
     bits = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}[dtype.bits]
-    floats = [G.as_real(part) for part in parts] if is_complex else parts
-    total = all_reduced([G.bitcast(part, bits) for part in floats], "add")
-    whole = [G.bitcast(part, dtype) for part in total.parts]
-    return Sharded(None, tuple(map(G.as_complex, whole) if is_complex else whole))
+
+    def as_bits(part: Node) -> Node:
+        return G.bitcast(G.as_real(part) if is_complex else part, bits)
+
+    def as_floats(part: Node) -> Node:
+        floats = G.bitcast(part, dtype)
+        return G.as_complex(floats) if is_complex else floats
+
+    total = combined(_each(own, own.cuts, as_bits))
+    return _each(total, total.cuts, as_floats)
 
 
 def _scatter(node: Node, args: Sequence[Sharded]) -> Sharded:
     x, index, updates = args
     axis, monoid = node.attr
-    along = next((a.axis for a in (index, updates) if a.axis is not None), x.axis)
-    if along != axis:
-        return _apart(node, along, [aligned(arg, along) for arg in args])
-    if x.axis == axis and index.axis is None and updates.axis is None:
-        x = replicated(x)
-        return _apart(node, None, [x, index, updates])
+    updated = _first_cuts([index, updates], node.src[1].shape)
+    if axis not in updated:
+        x = uncut(x, axis)
+        shape = tuple(map(math.gcd, node.shape, node.src[1].shape))
+        cuts = _first_cuts([index, updates, x], shape)
+        return _apart(node, cuts, [aligned(arg, cuts) for arg in args])
     if monoid == "set":
         _refuse(node, axis)
-    # Every device adds its updates to a share of its own, and the shares are combined.
-    x = replicated(x)
-    shares = (x.parts[0], *(identity(part, monoid) for part in x.parts[1:]))
-    own = [Sharded(None, shares), aligned(index, axis), aligned(updates, axis)]
-    return all_reduced(_apart(node, None, own).parts, monoid)
+    # Every device combines its updates with nothing, and all of them are combined with the value.
+    elsewhere = [None if cut == axis else cut for cut in updated]
+    x = aligned(x, elsewhere)
+    blank = _each(x, x.cuts, lambda part: identity(part, monoid))
+    own = _apart(node, elsewhere, [blank, aligned(index, updated), aligned(updates, updated)])
+    partial = own._replace(cuts=tuple(monoid if cut == axis else cut for cut in updated))
+    each = zip(x.parts, combined(partial).parts, strict=True)
+    return Sharded(x.cuts, tuple(G.alu(monoid, *pair) for pair in each), x.axes)
 
 
 def _as_complex(node: Node, args: Sequence[Sharded]) -> Sharded:
-    if args[0].axis == len(node.shape):
-        _refuse(node, args[0].axis)
-    return _apart(node, args[0].axis, args)
+    _refuse_cut(node, args[0], len(node.shape))
+    return _apart(node, args[0].cuts, args)
 
 
 def _interleave(node: Node, args: Sequence[Sharded]) -> Sharded:
-    axis, args = _together(args)
+    args = _together(node, args)
     kept = [a for a in range(len(node.shape)) if a not in node.attr[1]]
-    return _apart(node, None if axis is None else kept[axis], args)
+    return _apart(node, [None if cut is None else kept[cut] for cut in args[0].layout], args)
 
 
 def _fft(node: Node, args: Sequence[Sharded]) -> Sharded:
     pairs, *factors = args
-    if pairs.axis in (node.attr[0], len(node.shape) - 1):
-        _refuse(node, pairs.axis)
-    return _apart(node, pairs.axis, [pairs, *map(replicated, factors)])
+    _refuse_cut(node, pairs, node.attr[0], len(node.shape) - 1)
+    return _apart(node, pairs.cuts, [pairs, *map(replicated, factors)])
 
 
 def _multi(node: Node, args: Sequence[Sharded]) -> Sharded:
-    return Sharded(node.attr[0], tuple(arg.parts[0] for arg in args))
+    parts = tuple(arg.parts[0] for arg in args)
+    return Sharded(cuts_of(node.attr[0]), parts, axes_of(node.device))
 
 
 def _copy(node: Node, args: Sequence[Sharded]) -> Sharded:
     (x,) = args
-    if x.axis is not None and len(x.parts) == len(node.device):
-        moved = zip(x.parts, node.device, strict=True)
-        return Sharded(x.axis, tuple(G.copy(part, device) for part, device in moved))
-    return Sharded(None, tuple(gathered(x, device) for device in node.device))
+    axes = axes_of(node.device)
+    if node.src[0].device != node.device:
+        if x.axes == axes and len(axes) == 1 and x.axis is not None:
+            moved = zip(x.parts, node.device, strict=True)
+            x = Sharded(x.cuts, tuple(G.copy(part, device) for part, device in moved), axes)
+        else:
+            parts = tuple(gathered(x, device) for device in node.device)
+            x = Sharded((None,) * len(axes), parts, axes)
+    return aligned(x, cuts_of(node.attr[0])) if node.attr else x
 
+
+# What says itself how it takes what is partial; others get the same everywhere.
+_SAME_VALUE: Final = frozenset({"contiguous", "detach"})
+_MOVED: Final = frozenset({"reshape", "expand", "permute", "slice"})
+_OF_PARTIAL: Final = (
+    _SAME_VALUE | _MOVED | {"alu", "cast", "bitcast", "copy", "custom_grad", "write"}
+)
 
 # For each kind of node on several devices, what they hold, given what they hold of its sources.
 RULES: Final[dict[str, Rule]] = {
@@ -353,7 +439,7 @@ RULES: Final[dict[str, Rule]] = {
     "cumcount": _scan,
     "reorder": _reorder,
     "write": _write,
-    "as_real": lambda node, args: _apart(node, args[0].axis, args),
+    "as_real": lambda node, args: _apart(node, args[0].cuts, args),
     "as_complex": _as_complex,
     "interleave": _interleave,
     "fft": _fft,

@@ -169,7 +169,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
             return None
         if rung is Rung.QUEUES:
             self._run_out()
-        self.port.stop()
+        taken = self.port.stop()
         rung = self._needed() or rung  # taking queues off may have been too much
         if rung is Rung.ADDRESS_SPACE:
             self._move()
@@ -181,7 +181,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
             self.port.stop()
             self._error = DeviceLost(f"other queues do not help ({error.message})")
             self.check_usable()
-        return rung
+        return taken or rung
 
     def _needed(self) -> Rung | None:
         """What has to be made anew, by what the kernel tells now. Raises DeviceLost."""

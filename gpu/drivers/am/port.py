@@ -78,8 +78,11 @@ class AmPort(DevicePort, Protocol):
     def let_run_out(self) -> bool:
         """Wait a moment for queues to read what they still have; whether they have."""
 
-    def stop(self) -> None:
-        """Take all queues off the hardware, whatever they do; a fault or a reset may be the end."""
+    def stop(self) -> Rung | None:
+        """Take all queues off the hardware, whatever they do; a fault or a reset may be the end.
+
+        Returns what had to be made anew for that, besides the queues.
+        """
 
     def renew(self, rung: Rung) -> None:
         """After `stop`, have no queue open, in the address space as it was or in another.

@@ -83,7 +83,11 @@ WRITE_POINTER: Final = _place("write_dispatch_id")
 
 
 class AmQueue:
-    """One hardware queue that is open; a `gpu.hcq.ports.QueuePort`."""
+    """One hardware queue that is open; a `gpu.hcq.ports.QueuePort`.
+
+    Attributes:
+        far: its ring, where that is not mapped here.
+    """
 
     command_memory: MemoryKind = MemoryKind.SYSTEM
 
@@ -107,6 +111,8 @@ class AmQueue:
         self._publish = host_ring.publisher()
         self._hdp = hdp
         self._pointers = pointers
+        self.far = host_ring if isinstance(host_ring, FarRing) else None
+        self._put = self.far.put if self.far else pointers.sub(WRITE_POINTER, 8)
         self._undo = undo
 
     def publish(self, position: int, words: int, size: int, last: int, value: int, /) -> None:
@@ -154,7 +160,7 @@ class AmQueue:
 
     def _bytes_written_and_read(self) -> tuple[int, int]:
         """How many, ever; packet processors write 32 bits of the pointer for PM4."""
-        written = self._pointers.read(WRITE_POINTER, 8)
+        written = self._put.read(0, 8)
         if self.kind is not QueueKind.PM4:
             return written * self.kind.unit, self._pointers.read(READ_POINTER, 8) * self.kind.unit
         behind = (written - self._pointers.read(READ_POINTER, 4)) & 0xFFFF_FFFF

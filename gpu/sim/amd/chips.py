@@ -2,7 +2,8 @@
 
 Numbers are those of retail boards: gfx1030, 1100 and 1201 as their topology shows them (Radeon RX
 6900 XT, 7900 XTX, 9070 XT), gfx942 an MI300X as one device, the others by AMD's product pages
-and amdgpu's tables. Rules that derive one number from another are in `gpu.sim.amd.kfd.topology`.
+and amdgpu's tables (kfd_device.c, amdgpu_discovery.c, sdma_v5_2.c). Rules that derive one number
+from another are in `gpu.sim.amd.kfd.topology`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Chip(NamedTuple):
         mes: whether the firmware scheduler is MES.
         integrated: whether it is part of a processor, with memory of the machine's own; `vram_size`
             is then what the firmware sets aside.
+        lds_kib: local memory of a compute unit, and of a workgroup at most.
     """
 
     name: str
@@ -64,11 +66,17 @@ class Chip(NamedTuple):
     family: int
     asic_name: str = "ip discovery"
     integrated: bool = False
+    lds_kib: int = 64
 
     @property
     def pm4(self) -> Literal["gfx9", "gfx10"]:
         """Which packet layouts the packet processor takes."""
         return "gfx9" if self.gc[0] == 9 else "gfx10"
+
+    @property
+    def lds_granule(self) -> int:
+        """Bytes that RSRC2's GRANULATED_LDS_SIZE counts (LLVM's guide, "compute_pgm_rsrc2")."""
+        return 1280 if self.lds_kib > 64 else 512
 
     @property
     def sdma_through_l2(self) -> bool:
@@ -123,6 +131,38 @@ CHIPS: Final = {
             *(4, 0, 8, 0, 24, 16 * _GIB, 256, 2660, 1000, 0x1260, _NAVI_DOORBELLS, False, 143),
             "sienna_cichlid",
         ),
+        Chip(  # RX 6700 XT
+            *("gfx1031", 100301, 0x73DF, (10, 3, 2), (5, 2, 2), 2, 2, 10, 40, 2, 16, 32, 1),
+            *(2, 0, 8, 0, 24, 12 * _GIB, 192, 2581, 1000, 0x1260, _NAVI_DOORBELLS, False, 143),
+            "navy_flounder",
+        ),
+        Chip(  # RX 6600 XT
+            *("gfx1032", 100302, 0x73FF, (10, 3, 4), (5, 2, 4), 2, 2, 8, 32, 2, 16, 32, 1),
+            *(2, 0, 8, 0, 24, 8 * _GIB, 128, 2589, 1000, 0x1260, _NAVI_DOORBELLS, False, 143),
+            "dimgrey_cavefish",
+        ),
+        Chip(  # Van Gogh, of the Steam Deck
+            *("gfx1033", 100303, 0x163F, (10, 3, 1), (5, 2, 1), 1, 1, 8, 8, 2, 16, 32, 1),
+            *(1, 0, 2, 0, 24, _GIB, 128, 1600, 2750, 0x1260, _NAVI_DOORBELLS, False, 144),
+            "vangogh",
+            integrated=True,
+        ),
+        Chip(  # RX 6500 XT
+            *("gfx1034", 100304, 0x743F, (10, 3, 5), (5, 2, 5), 1, 2, 8, 16, 2, 16, 32, 1),
+            *(1, 0, 8, 0, 24, 4 * _GIB, 64, 2815, 1124, 0x1260, _NAVI_DOORBELLS, False, 143),
+            "beige_goby",
+        ),
+        Chip(  # Radeon 680M
+            *("gfx1035", 100305, 0x1681, (10, 3, 3), (5, 2, 3), 1, 2, 6, 12, 2, 16, 32, 1),
+            *(1, 0, 2, 0, 24, 4 * _GIB, 128, 2400, 2400, 0x1260, _NAVI_DOORBELLS, False, 146),
+            "yellow_carp",
+            integrated=True,
+        ),
+        Chip(  # Raphael
+            *("gfx1036", 100306, 0x164E, (10, 3, 6), (5, 2, 6), 1, 1, 2, 2, 2, 16, 32, 1),
+            *(1, 0, 2, 0, 24, _GIB // 2, 128, 2200, 2400, 0x1260, _NAVI_DOORBELLS, False, 149),
+            integrated=True,
+        ),
         Chip(  # RX 9060 XT
             *("gfx1200", 120000, 0x7590, (12, 0, 0), (7, 0, 0), 2, 2, 8, 32, 2, 16, 32, 1),
             *(2, 0, 8, 2, 8, 16 * _GIB, 128, 2780, 1258, 0x1260, _NAVI_DOORBELLS, True, 152),
@@ -135,6 +175,12 @@ CHIPS: Final = {
             *("gfx942", 90402, 0x74A1, (9, 4, 3), (4, 4, 2), 4, 1, 10, 304, 4, 8, 64, 8),
             *(2, 14, 8, 0, 24, 192 * _GIB, 8192, 2100, 1300, 0x2000),
             *(tuple(0x100 + 10 * i for i in range(16)), False, 141),
+        ),
+        Chip(  # MI350X: how many compute units an array has at most is a guess. U
+            *("gfx950", 90500, 0x75A0, (9, 5, 0), (4, 4, 5), 4, 1, 9, 256, 4, 8, 64, 8),
+            *(2, 14, 8, 0, 24, 288 * _GIB, 8192, 2200, 2000, 0x2000),
+            *(tuple(0x100 + 10 * i for i in range(16)), False, 141),
+            lds_kib=160,
         ),
     )
 }

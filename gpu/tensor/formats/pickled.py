@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import is_shared
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.errors import FormatError, GpuError, Unsupported
 from gpu.runtime.device import Device
@@ -33,6 +34,11 @@ def reduced(tensor: TensorBase, protocol: int) -> tuple[Any, ...]:
         raise Unsupported(
             f"{tensor._described()} cannot be pickled, as values of variables belong to one "
             "process: pickle what its numpy() gives"
+        )
+    if is_shared(tensor.device):
+        raise Unsupported(
+            f"{tensor._described()} cannot be pickled, as other processes have parts of it: pickle"
+            " what its local() gives, or put it together with .numpy() on all ranks"
         )
     node = tensor._computed() if not isinstance(tensor.device, str) else None
     parts = [tensor] if node is None else [tensor._wrap(part) for part in parts_of(node)]

@@ -12,8 +12,10 @@ from typing import Final
 from gpu.compiler.ir.dims import Dim, has_symbols
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import moved_cuts
 from gpu.core.errors import Unsupported
 from gpu.runtime.origins import copy_origin
+from gpu.runtime.status import CHECKED
 from gpu.tensor import customgrad
 from gpu.tensor.loops import Bound, given, make_loop
 
@@ -157,18 +159,25 @@ def _custom_grad(node: Node, batch: Batch) -> Node:
         )
     if rule in customgrad.AXES:
         numbers = [*_later(numbers)]
+    if rule == CHECKED:  # the words are those of all examples
+        numbers.insert(1, batch.size)
     return G.custom_grad(rule, first, operands, *numbers)
 
 
 def _multi(node: Node, batch: Batch) -> Node:
-    (axis,) = node.attr
+    (layout,) = node.attr
     parts = [batch.of(part) for part in node.src]
-    return G.multi(parts, None if axis is None else axis + 1, (batch.size, *node.shape))
+    return G.multi(parts, moved_cuts(layout, 1), (batch.size, *node.shape), node.device)
 
 
 def _part(node: Node, batch: Batch) -> Node:
-    number, axis = node.attr
-    return G.part(batch.of(node.src[0]), number, None if axis is None else axis + 1)
+    number, layout = node.attr
+    return G.part(batch.of(node.src[0]), number, moved_cuts(layout, 1))
+
+
+def _copy(node: Node, batch: Batch) -> Node:
+    layout = (moved_cuts(each, 1) for each in node.attr)
+    return G.copy(batch.of(node.src[0]), node.device, *layout)
 
 
 def _loop(node: Node, batch: Batch) -> Node:
@@ -278,7 +287,7 @@ RULES: Final[dict[str, Rule]] = {
     "contiguous": lambda node, batch: G.contiguous(batch.of(node.src[0]), *node.attr),
     "detach": lambda node, batch: G.detach(batch.of(node.src[0])),
     "custom_grad": _custom_grad,
-    "copy": lambda node, batch: G.copy(batch.of(node.src[0]), node.device),
+    "copy": _copy,
     "multi": _multi,
     "part": _part,
     "loop": _loop,

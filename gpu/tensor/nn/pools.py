@@ -126,7 +126,7 @@ def max_unpool2d(
     padding: Each = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """`Tensor.max_unpool2d`."""
+    """`Tensor.max_unpool2d`, to sizes that differ by less than a stride from those without one."""
     return _unpooled(input, 2, indices, (kernel_size, stride, padding), output_size)
 
 
@@ -261,8 +261,18 @@ def _unpooled(
     _check_rank(input, rank)
     kernel_size, stride, padding = window
     taps = each(kernel_size, rank, "kernel_size", 1)
+    steps = taps if stride is None else each(stride, rank, "stride", 1)
     around = each(padding, rank, "padding")
-    return input.max_unpool2d(indices, taps, stride, 1, around, output_size)
+    result = input.max_unpool2d(indices, taps, steps, 1, around, output_size)
+    sizes = zip(result.shape[-rank:], input.shape[-rank:], taps, steps, around, strict=True)
+    for axis, (size, count, tap, step, pad) in enumerate(sizes, -rank):
+        middle = (count - 1) * step + tap - 2 * pad
+        if not middle - step < size < middle + step:
+            raise InvalidValue(
+                f"axis {axis} of output_size {output_size} is {size}: it must be within "
+                f"{middle - step + 1}..{middle + step - 1} for {count} windows"
+            )
+    return result
 
 
 def _normed(

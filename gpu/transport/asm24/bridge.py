@@ -39,7 +39,7 @@ class Bridge(Protocol):
     has_power: bool
     """Whether `set_power` is there; else the bridge gives the card power by itself."""
     has_streams: bool
-    """Whether `stream_out` and `stream_in` are there; else every dword is a request."""
+    """Whether `stream_out`, `stream_in` and `sectors` are there; else all are requests."""
 
     @property
     def device(self) -> UsbDevice:
@@ -64,6 +64,27 @@ class Bridge(Protocol):
 
     def stream_in(self, address: int, size: int) -> bytes:
         """Reads whole dwords; where nobody answers old words come, or the bridge is stuck."""
+        ...
+
+    def write(self, address: int, value: int) -> None:
+        """Writes a byte of what `read` reads."""
+        ...
+
+    def begin_sectors(self, slot: int, count: int, to_host: bool) -> None:
+        """Sectors of its memory from a slot on are to be moved: `give_sectors` moves them, or the
+        card has them moved, and `take_sectors` brings them."""
+        ...
+
+    def give_sectors(self, data: bytes | bytearray | memoryview) -> None:
+        """All that was begun."""
+        ...
+
+    def take_sectors(self, count: int) -> bytes:
+        """All that was begun; raises HwTimeout where the card did not have it moved."""
+        ...
+
+    def cancel_sectors(self) -> None:
+        """What was begun is not moved."""
         ...
 
     def close(self) -> None:

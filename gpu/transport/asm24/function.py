@@ -30,6 +30,7 @@ from gpu.core.window import (
 )
 from gpu.transport.asm24.find import open_bridge
 from gpu.transport.asm24.link import Link
+from gpu.transport.asm24.sram import Sram
 from gpu.transport.asm24.topology import (
     Found,
     Walk,
@@ -81,6 +82,11 @@ class UsbFunction:
         open_path(self._link, self._found.path, self._ranges)
         self._answered.clear()
         change(self._raw, COMMAND, add=MEMORY)
+
+    @property
+    def sram(self) -> Sram | None:
+        """Memory of the bridge that it reaches, being a bus master; the maker's keeps its own."""
+        return Sram(self._link) if self._link.bridge.has_streams else None
 
     @property
     def address(self) -> PciAddress:

@@ -2,12 +2,14 @@
 
 A read of 8 bytes is two requests, the low dword first. Long copies are streams of dwords, which
 tell nobody whether they arrived: a single read behind each says whether the card still answers.
-Before the first stream into a range one read there must have been answered (`Link.load`).
+Behind a short one that writes it may be a later one, of whoever waits for the card. Before the
+first stream into a range one read there must have been answered (`Link.load`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -33,6 +35,8 @@ _RETRIES: Final = 1_000  # a millisecond each: a function may take a second (PCI
 _MILLISECOND: Final = 1_000_000
 _TRAIN_SECONDS: Final = 2.0
 _STREAM: Final = 64 << 10  # bytes at most of one: 40 ms
+_POSTED: Final = 4 << 10  # bytes of a stream that a later read may answer for: 1 ms
+_MOST_UNREAD: Final = 16
 _SHORT: Final = 8  # bytes up to which single requests take no more transfers than a stream
 S = TypeVar("S")
 T = TypeVar("T")
@@ -44,7 +48,9 @@ class Link:
     def __init__(self, bridge: Bridge, waiter: Waiter):
         self.bridge = bridge
         self._waiter = waiter
+        self.lock = threading.RLock()  # of what takes several transfers
         self._lost = ""
+        self._unread = 0  # streams since the card last answered
 
     @property
     def name(self) -> str:
@@ -72,7 +78,8 @@ class Link:
             ) from error
 
     def _state(self) -> int:
-        return self.bridge.read(LINK_STATE, 1)[0]
+        with self.lock:
+            return self.bridge.read(LINK_STATE, 1)[0]
 
     def check(self) -> None:
         """Raises DeviceLost where the link is down, or was found to be."""
@@ -142,7 +149,8 @@ class Link:
         if self._lost:
             raise DeviceLost(self._lost)
         for _ in range(_TRIES):
-            done = self.bridge.request(request)
+            with self.lock:
+                done = self.bridge.request(request)
             if not done.failed:
                 break
             self._pause()
@@ -154,6 +162,8 @@ class Link:
             raise RequestFailed(request, "nobody answers")
         if done.status:
             raise CompletionError(request, done.status)
+        if not request.kind.is_posted:
+            self._unread = 0
         return done.value
 
     # Long copies, of memory that is known to be there
@@ -178,7 +188,7 @@ class Link:
         return b"".join(parts)
 
     def store(self, address: int, data: memoryview) -> None:
-        """The same. Where it returns all has arrived, except what is as short as one write."""
+        """The same. What is as short as `_POSTED` is on its way when it returns, as writes are."""
         head = min(-address % DWORD, len(data))
         tail = (len(data) - head) % DWORD
         body = data[head : len(data) - tail]
@@ -195,7 +205,8 @@ class Link:
         for at in range(0, len(data), _STREAM):
             part = bytes(data[at : at + _STREAM])
             self._streamed(self.bridge.stream_out, start + at, part)
-            self.read(start + at + len(part) - DWORD, DWORD)
+            if len(part) > _POSTED or self._unread > _MOST_UNREAD:
+                self.read(start + at + len(part) - DWORD, DWORD)
 
     def _store_bytes(self, address: int, data: memoryview) -> None:
         for at, value in enumerate(data, address):
@@ -204,8 +215,10 @@ class Link:
     def _streamed(self, stream: Callable[[int, S], T], address: int, what: S) -> T:
         if self._lost:
             raise DeviceLost(self._lost)
+        self._unread += 1
         try:
-            return stream(address, what)
+            with self.lock:
+                return stream(address, what)
         except DeviceLost as error:
             self._lost = error.message
             raise

@@ -3,9 +3,13 @@
 | request | wValue | wIndex | data |
 |---|---|---|---|
 | 0xE4 in: memory | address | 0 | bytes |
+| 0xE5 out: a byte of memory | address | value | |
 | 0xF0 out: PCI Express | kind, byte enables << 8 | 0 one, 1 writes, 2 reads | address, dword |
 | 0xF0 in: what came of one | 0 | 0 | dword, status << 5, 2 bytes, 0 or 1 failed or 0xFF late |
+| 0xF2 out: sectors of its memory | sectors, to the host 0x8000 | slot, slots << 8 | |
 | 0xF3 out: power of the card | 0, 1 | 0 | |
+
+Sectors go by the bulk endpoints afterwards; to the host as soon as the card ends an NVMe command.
 """
 
 from __future__ import annotations
@@ -15,17 +19,20 @@ from typing import Final
 
 from gpu.core.errors import DeviceLost, HwTimeout, TransportError
 from gpu.transport.asm24.bridge import Completion
+from gpu.transport.asm24.sram import SECTOR, SLOT
 from gpu.transport.asm24.tlp import Kind, Request
 from gpu.transport.usb import UsbDevice
 
 IN, OUT = 0xC0, 0x40  # vendor requests of the device
 BULK_OUT, BULK_IN = 0x02, 0x81
-_READ, _TLP, _POWER = 0xE4, 0xF0, 0xF3
+_READ, _WRITE, _TLP, _SECTORS, _POWER = 0xE4, 0xE5, 0xF0, 0xF2, 0xF3
+_TO_HOST: Final = 0x8000
 _ONE, _STREAM_OUT, _STREAM_IN = range(3)
 _ALL_BYTES: Final = 0xF
 _TLP_MS: Final = 5_000  # the firmware looks 500,000 times for a completion
 _POWER_MS: Final = 10_000
 _STREAM_MS: Final = 30_000
+_SECTORS_MS: Final = 5_000
 _MOST_READ, _MOST_READ_USB2 = 255, 64
 _SUPER_SPEED: Final = 5_000
 _ARGUMENTS: Final = struct.Struct("<QI")
@@ -91,6 +98,30 @@ class OpenBridge:
             raise self._stuck(error) from error
         self._check_size(f"memory of the bus at {address:#x}", data, size)
         return data
+
+    def write(self, address: int, value: int) -> None:
+        """See `Bridge.write`."""
+        self.device.control_out(OUT, _WRITE, address, value)
+
+    def begin_sectors(self, slot: int, count: int, to_host: bool) -> None:
+        """See `Bridge.begin_sectors`."""
+        slots = -(-count * SECTOR // SLOT)
+        self.device.control_out(OUT, _SECTORS, count | _TO_HOST * to_host, slot | slots << 8)
+
+    def give_sectors(self, data: bytes | bytearray | memoryview) -> None:
+        """See `Bridge.give_sectors`."""
+        self.device.bulk_out(BULK_OUT, data, _SECTORS_MS)
+
+    def take_sectors(self, count: int) -> bytes:
+        """See `Bridge.take_sectors`."""
+        data = self.device.bulk_in(BULK_IN, count * SECTOR, _SECTORS_MS)
+        self._check_size("sectors", data, count * SECTOR)
+        return data
+
+    def cancel_sectors(self) -> None:
+        """See `Bridge.cancel_sectors`."""
+        self.device.clear_halt(BULK_OUT)
+        self.device.clear_halt(BULK_IN)
 
     def close(self) -> None:
         """Gives the device back."""

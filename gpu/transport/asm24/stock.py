@@ -8,7 +8,7 @@ that select memory on the older ASM236x is from cyrozap's usb-to-pcie-re (R).
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NoReturn
 
 from gpu.core.errors import Unsupported
 from gpu.transport.asm24.bridge import Completion
@@ -47,14 +47,16 @@ class StockBridge:
             data += self._scsi.run(_COMMAND.pack(READ, count, self._bank, at, 0), count)
         return data
 
-    def _write(self, address: int, value: int) -> None:
+    def write(self, address: int, value: int) -> None:
+        """A command."""
         self._scsi.run(_COMMAND.pack(WRITE, value, self._bank, address, 0))
 
     def _set(self, address: int, data: bytes) -> None:
         """Bytes of the engine that stay what they are: those that change are written."""
         for at, value in enumerate(data, address):
             if self._known.get(at) != value:
-                self._write(at, value)
+                self._known.pop(at, None)  # unknown, should this fail on its way
+                self.write(at, value)
                 self._known[at] = value
 
     def set_power(self, on: bool) -> None:
@@ -67,18 +69,21 @@ class StockBridge:
         """Some 20 commands; fewer where the last request was like it."""
         if request.kind.has_data:
             self._set(DATA, request.value.to_bytes(4, "big"))
+        else:
+            for at in range(DATA, DATA + 4):  # what is read comes where data of writes lies
+                self._known.pop(at, None)
         self._set(ADDRESS, (request.address & 0xFFFF_FFFF).to_bytes(4, "big"))
         self._set(ADDRESS_HIGH, (request.address >> 32).to_bytes(4, "big"))
         self._set(ENABLES, bytes((request.enables,)))
         self._set(KIND, bytes((request.kind,)))
-        self._write(TRIGGER, EXECUTE)
-        self._write(STATE, START)
+        self.write(TRIGGER, EXECUTE)
+        self.write(STATE, START)
         if request.kind.is_posted:
             return Completion()
         for _ in range(_LOOKS):
             (state,) = self.read(STATE, 1)
             if state & FAILED:
-                self._write(STATE, FAILED)
+                self.write(STATE, FAILED)
                 return Completion(failed=True)
             if state & DONE:
                 return self._completion(request)
@@ -88,8 +93,6 @@ class StockBridge:
         status = self.read(COMPLETION, 1)[0] >> 5
         if request.kind.has_data:
             return Completion(0, status)
-        for at in range(DATA, DATA + 4):  # what is read lies where data of writes does
-            self._known.pop(at, None)
         return Completion(int.from_bytes(self.read(DATA, 4), "big"), status)
 
     def stream_out(self, address: int, data: bytes) -> None:
@@ -99,6 +102,24 @@ class StockBridge:
     def stream_in(self, address: int, size: int) -> bytes:
         """Raises Unsupported."""
         raise Unsupported(f"{self.device.id}: the maker's firmware has no streams")
+
+    def begin_sectors(self, slot: int, count: int, to_host: bool) -> None:
+        """Raises Unsupported."""
+        self._refuse_sectors()
+
+    def give_sectors(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises Unsupported."""
+        self._refuse_sectors()
+
+    def take_sectors(self, count: int) -> bytes:
+        """Raises Unsupported."""
+        self._refuse_sectors()
+
+    def cancel_sectors(self) -> None:
+        """Nothing is begun, ever."""
+
+    def _refuse_sectors(self) -> NoReturn:
+        raise Unsupported(f"{self.device.id}: the maker's firmware moves sectors of its disk alone")
 
     def close(self) -> None:
         """Gives the device back to its driver."""

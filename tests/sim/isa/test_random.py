@@ -17,6 +17,7 @@ PLACES = [
     *((2 * SAMPLE, lanes, chip) for lanes, chip in ((64, "gfx1201"), (32, "gfx1151"))),
     (3 * SAMPLE, 32, "gfx1030"),
     (4 * SAMPLE, 64, "gfx942"),
+    (5 * SAMPLE, 64, "gfx950"),
 ]
 
 

@@ -20,6 +20,7 @@ from gpu.sim.isa.rdna.translate import Context, Layout, Untranslatable
 DOCUMENT = Path(__file__).parents[3] / "docs/simulator/amd.md"
 GENERATIONS = {
     "CDNA3": "gfx942",
+    "CDNA4": "gfx950",
     "RDNA2": "gfx1030",
     "RDNA3": "gfx1100",
     "RDNA3.5": "gfx1151",

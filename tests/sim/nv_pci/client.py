@@ -26,10 +26,10 @@ MSGQ_HEAD, MSGQ_TAIL, AINCW, AINCR = 0x8F2C80, 0x8F2C84, 1 << 24, 1 << 25
 MAILBOX, HWCFG2, CPUCTL, DOORBELL, OS = 0x110040, 0x1100F4, 0x111388, 0x110C00, 0x110080
 WPR2_LO, WPR2_HI = 0x1FA824, 0x1FA828
 STATUS: Final = {"gh100": 0x200BC, "gb202": 0xAD00BC}
-PMU: Final = {"gh100": 0, "gb202": 0x1820000}
-HEAP: Final = {"gh100": 0x200000, "gb202": 0x220000}
+PMU: Final = {"ga102": 0, "ad102": 0, "gh100": 0, "gb202": 0x1820000}
+HEAP: Final = {"ga102": MIB, "ad102": MIB, "gh100": 0x200000, "gb202": 0x220000}
 FLUSH: Final = {"gh100": 0x100A34, "gb202": 0x8A1D58}  # low half, then high
-FAMILY: Final = {"gh100": "gh100", "gb202": "gb20x"}
+FAMILY: Final = {"ga102": "ga10x", "ad102": "ad10x", "gh100": "gh100", "gb202": "gb20x"}
 SYSTEM_INFO, REGISTRY = 72, 73
 LOG_BYTES: Final = 0x10000
 
@@ -59,6 +59,8 @@ class Client:
         regions: libos' regions, as (name, address, bytes, kind, place).
         mctp, nvdm: headers of the packet.
     """
+
+    mirror = 0x92000
 
     def __init__(self, chip: str = "gh100", **options: object):
         self.chip = chip
@@ -126,7 +128,6 @@ class Client:
         self.function.set_bus_master(True)
         self.sent = self.received = self.wptr = self.rptr = self.sequence = 0
         name = f"nvidia/{self.chip}/gsp"
-        self.fmc = sections(self.world.firmware[f"{name}/fmc-570.144.bin"])
         self.rm = sections(self.world.firmware["nvidia/ga102/gsp/gsp-570.144.bin"])
         boot = self.world.firmware[f"{name}/bootloader-570.144.bin"]
         _, _, _, header, at, size = struct.unpack_from("<6I", boot)
@@ -135,7 +136,6 @@ class Client:
         self.bootloader = self.hold(boot[at : at + size])
         self.signature = self.hold(self.rm[f".fwsignature_{FAMILY[self.chip]}"])
         self.radix = self.hold_image(self.rm[".fwimage"])
-        self.mctp, self.nvdm = 0xC0000000, 0x7E | 0x10DE << 8 | 0x14 << 24
         self.flush = self.hold(bytes(PAGE))
         self.make_queues()
         self.make_meta(size, descriptor)
@@ -143,15 +143,21 @@ class Client:
             *((log, *self.hold_log(LOG_BYTES), 1, 1) for log in ("LOGINIT", "LOGINTR", "LOGRM")),
             ("RMARGS", self.hold(bytes(PAGE)), PAGE, 1, 1),
         ]
+        self.system_info = self.make_system_info()
+        self.registry = make_registry({"RMForcePcieConfigSave": 1, "RMSecBusResetEnable": 1})
+        self.prepare_way(f"{name}/fmc-570.144.bin")
+        return self
+
+    def prepare_way(self, name: str) -> None:
+        """What FSP and the FMC are told; `name` is the FMC's file."""
+        self.fmc = sections(self.world.firmware[name])
+        self.mctp, self.nvdm = 0xC0000000, 0x7E | 0x10DE << 8 | 0x14 << 24
         self.params = h.GSP_FMC_BOOT_PARAMS()
         self.params.bootGspRmParams.target = 1
         self.params.bootGspRmParams.gspRmDescSize = 256
         self.params.bootGspRmParams.bIsGspRmBoot = 1
         self.params.gspRmParams.target = 1
         self.make_cot()
-        self.system_info = self.make_system_info()
-        self.registry = make_registry({"RMForcePcieConfigSave": 1, "RMSecBusResetEnable": 1})
-        return self
 
     def hold_image(self, image: bytes) -> int:
         """Pages of an image below three levels of tables, in an order of its own."""
@@ -230,7 +236,7 @@ class Client:
         info.gpuPhysInstAddr = config.read(0x1C, 4) & ~0xF | config.read(0x20, 4) << 32
         info.nvDomainBusDeviceFunc = AT.bus << 8
         info.maxUserVa, info.hostPageSize = 1 << 47, PAGE
-        info.pciConfigMirrorBase, info.pciConfigMirrorSize = 0x92000, 0x1000
+        info.pciConfigMirrorBase, info.pciConfigMirrorSize = self.mirror, 0x1000
         info.PCIDeviceID = config.read(0x00, 4)
         info.PCISubDeviceID = config.read(0x2C, 4)
         info.PCIRevisionID = config.read(0x08, 4) & 0xFF
@@ -365,19 +371,23 @@ class Client:
         """Puts what was prepared into memory, where it is not yet, and tells of what flushes."""
         self.write(FLUSH[self.chip], self.flush & 0xFFFFFFFF)
         self.write(FLUSH[self.chip] + 4, self.flush >> 32)
-        table = b"".join(
-            bytes(h.LibosMemoryRegionInitArgument(name_id(name), *rest))
-            for name, *rest in self.regions
-        )
+        table = self.place_regions()
         if not self.params.gspRmParams.bootArgsOffset:
             self.params.gspRmParams.bootArgsOffset = self.hold(table)
-        rmargs = next((each[1] for each in self.regions if each[0] == "RMARGS"), None)
-        if rmargs:
-            self.poke(rmargs, bytes(self.rmargs))
         if not self.params.bootGspRmParams.gspRmDescOffset:
             self.params.bootGspRmParams.gspRmDescOffset = self.hold(bytes(self.meta))
         if not self.cot.gspBootArgsSysmemOffset:
             self.cot.gspBootArgsSysmemOffset = self.hold(bytes(self.params))
+
+    def place_regions(self) -> bytes:
+        """RMARGS is put there; libos' list of regions."""
+        rmargs = next((each[1] for each in self.regions if each[0] == "RMARGS"), None)
+        if rmargs:
+            self.poke(rmargs, bytes(self.rmargs))
+        return b"".join(
+            bytes(h.LibosMemoryRegionInitArgument(name_id(name), *rest))
+            for name, *rest in self.regions
+        )
 
     def start(self) -> int:
         """All up to a released lockdown; the mailbox."""

@@ -46,6 +46,7 @@ EVERYWHERE: list[tuple[Build, list[int]]] = [
     (lambda p: p.copy(ADDRESS, OTHER, 100), [1, 99, 0, OLO, OHI, LO, HI]),
     (lambda p: p.copy(ADDRESS, OTHER, 0), []),
     (lambda p: p.fill(ADDRESS, 5, 64), [0x8000_000B, LO, HI, 5, 60]),
+    (lambda p: p.clear(ADDRESS, 65), [0x0000_000B, LO, HI, 0, 64]),
     (lambda p: p.trap(7), [6, 7]),
     (
         lambda p: p.poll(ADDRESS, 9, 5, 0xFF),

@@ -488,6 +488,24 @@ def test_stock_firmware_that_answers_something_else(target: Card) -> None:
     assert target.memory[5][0] == 1
 
 
+def test_what_a_failed_command_may_have_written_is_written_again(target: Card) -> None:
+    device = StockFirmware(behind(1, target))
+    registers = opened(device).window(5)
+    registers.write(0, 4, 1)
+
+    def fail(number: int) -> None:
+        if device.transfers[-1] == "bulk in":
+            device.before = lambda number: None
+            raise HwTimeout("a status", None, "an answer", 1.0)
+
+    device.before = fail
+    with pytest.raises(HwTimeout):
+        registers.write(4, 4, 1)
+    target.memory[5][0] = 0
+    registers.write(0, 4, 1)
+    assert bytes(target.memory[5][:8]) == (1).to_bytes(8, "little")
+
+
 @pytest.mark.parametrize("size", [0, 8])
 def test_scsi_commands_that_fail_are_told(size: int, target: Card) -> None:
     device = StockFirmware(behind(1, target))

@@ -37,6 +37,7 @@ def near(got: Tensor, wanted: Array) -> None:
     np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_products_of_any_size(seed: int) -> None:
     n, m, k = np.random.default_rng(seed).integers(40, 150, 3)
@@ -45,6 +46,7 @@ def test_products_of_any_size(seed: int) -> None:
     near(on_device(b).permute(1, 0) @ on_device(a).permute(1, 0), (a @ b).T)
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_halves_are_stored_by_fours(seed: int) -> None:
     n, m = np.random.default_rng(seed).integers(20, 60, 2)
@@ -103,6 +105,7 @@ NARROW = ["float16", "bfloat16", "int8", "uint8", "int16", "uint16", "bool", "fp
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_narrow_elements_are_loaded_and_stored_by_fours(dtype: str) -> None:
     whole = numbers(3, 131, 97)
@@ -124,6 +127,7 @@ def test_narrow_elements_are_loaded_and_stored_by_fours(dtype: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_of_halves(dtype: str) -> None:
     a, b = (Tensor(numbers(seed, 96, 96), device="CPU").cast(dtype).realize() for seed in (5, 6))

@@ -86,6 +86,7 @@ import numpy as np
 from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered, rebound, symbol
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.graph.body import STEP, Body
+from gpu.compiler.ir.graph.grid import Grid
 from gpu.compiler.ir.graph.hostcall import run_host
 from gpu.compiler.ir.graph.interp import RUN, accumulate_as
 from gpu.compiler.ir.graph.node import Node, Place, Shape, place
@@ -125,15 +126,21 @@ def make(
     device: Place,
 ) -> Node:
     """The node with these fields, made and checked once; raises as `check` does."""
+    if device.__class__ is Grid and device.is_shared:
+        # Each is its own: what one rank happens to keep, and so has computed, another may not.
+        return check(_filled((kind, src, attr, shape, dtype, device)))
     # 1 is told from 1.0: only one of them is a constant of the dtype.
     unique = (constant_key(attr[0]), attr[0].__class__) if kind == "const" else attr
     key = (kind, src, unique, shape, dtype, device)
     node = _interned.get(key)
     if node is None:
-        node = Node()
-        node.kind, node.src, node.attr = kind, src, attr
-        node.shape, node.dtype, node.device = shape, dtype, device
-        node = _interned.file(key, check(node))
+        node = _interned.file(key, check(_filled((kind, src, attr, shape, dtype, device))))
+    return node
+
+
+def _filled(fields: tuple[Any, ...]) -> Node:
+    node = Node()
+    node.kind, node.src, node.attr, node.shape, node.dtype, node.device = fields
     return node
 
 

@@ -19,6 +19,7 @@ from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph import Node, Place, Shape, make
 from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.grid import Layout, axes_of, cut_shape, cuts_of
 from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.compiler.ir.graph.images import as_image, plain, rounded
 from gpu.compiler.ir.graph.userkernel import Array, UserKernel, results_of
@@ -497,8 +498,13 @@ def flat(x: Node, *operands: Node) -> Node:
     return custom_grad("flat", x, others) if others else x
 
 
-def copy(x: Node, device: Place) -> Node:
-    """`x` on another device, or on each of several."""
+def copy(x: Node, device: Place, layout: Layout | None = None) -> Node:
+    """`x` on another device, or on each of several; with a layout it is cut so there.
+
+    Where it is on these devices already, that is another way to lie on them.
+    """
+    if layout is not None:
+        return make("copy", (plain(x),), (layout,), x.shape, x.dtype.element, device)
     if x.device == device:
         return x
     x = plain(x)
@@ -507,21 +513,20 @@ def copy(x: Node, device: Place) -> Node:
     return make("copy", (x,), (), x.shape, x.dtype, device)
 
 
-def multi(parts: Sequence[Node], axis: int | None, shape: Shape) -> Node:
-    """A value of `shape` on the devices of `parts`, which lie side by side along `axis`.
+def multi(parts: Sequence[Node], layout: Layout, shape: Shape, device: Place = None) -> Node:
+    """A value of `shape` on the devices of `parts`, which lie side by side along an axis.
 
-    For None they are the same value.
+    Where its place is a grid, which is `device` then, the layout says that of each axis of this.
+    None stands for the same value everywhere.
     """
-    devices = tuple(part.device for part in parts)
-    return make("multi", tuple(parts), (axis,), shape, parts[0].dtype, devices)
+    devices = tuple(part.device for part in parts) if device is None else device
+    return make("multi", tuple(parts), (layout,), shape, parts[0].dtype, devices)
 
 
-def part(x: Node, number: int, axis: int | None) -> Node:
-    """What device `number` has of a value on several devices if it is cut along `axis`."""
-    shape = x.shape
-    if axis is not None:
-        shape = (*shape[:axis], shape[axis] // len(x.device), *shape[axis + 1 :])
-    return make("part", (x,), (number, axis), shape, x.dtype, x.device[number])
+def part(x: Node, number: int, layout: Layout) -> Node:
+    """What device `number` has of a value on several devices if it is cut so."""
+    shape = cut_shape(x.shape, cuts_of(layout), axes_of(x.device))
+    return make("part", (x,), (number, layout), shape, x.dtype, x.device[number])
 
 
 def loop(body: Body, length: int, reverse: bool, operands: Sequence[Node]) -> Node:

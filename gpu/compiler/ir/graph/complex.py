@@ -362,7 +362,8 @@ def _custom_grad(node: Node, done: Lowered) -> Node:
 
 
 def _multi(node: Node, done: Lowered) -> Node:
-    return G.multi([done[part] for part in node.src], node.attr[0], (*node.shape, 2))
+    shape = (*node.shape, 2)
+    return G.multi([done[part] for part in node.src], node.attr[0], shape, node.device)
 
 
 def _const(node: Node, done: Lowered) -> Node:
@@ -402,7 +403,7 @@ _RULES: Final[dict[str, Rule]] = {
     "contiguous": _contiguous,
     "detach": _detach,
     "custom_grad": _custom_grad,
-    "copy": lambda node, done: G.copy(done[node.src[0]], node.device),
+    "copy": lambda node, done: G.copy(done[node.src[0]], node.device, *node.attr),
     "multi": _multi,
     "part": lambda node, done: G.part(done[node.src[0]], *node.attr),
 }

@@ -15,7 +15,22 @@ import numpy as np
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.graph.body import Value
 from gpu.core.dtype import dtype_named
+from gpu.core.errors import Unsupported
 from gpu.core.linalgerror import LinAlgError
+
+
+class Across(NamedTuple):
+    """Which processes make a call together.
+
+    Attributes:
+        ranks: the sizes of the axes along which all ranks are counted, the last one fastest.
+        number: of the axis along which those of one call lie.
+        monoid: what combines their values; "" where nothing does.
+    """
+
+    ranks: tuple[int, ...]
+    number: int
+    monoid: str = ""
 
 
 class HostCall(NamedTuple):
@@ -25,22 +40,28 @@ class HostCall(NamedTuple):
         name: of the function.
         inputs: the forms of what it takes, perhaps of complex numbers.
         outputs: the forms of what it gives.
+        across: for a collective, which processes make it; its name is none of `FUNCTIONS`.
     """
 
     name: str
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    across: Across | None = None
 
     def as_data(self) -> list[Any]:
         """The same as JSON has it."""
         forms = ([(s, dtype.name) for s, dtype in each] for each in (self.inputs, self.outputs))
-        return [self.name, *forms]
+        return [self.name, *forms, self.across]
 
     @classmethod
     def from_data(cls, data: Sequence[Any]) -> Self:
         """What `as_data` gave."""
-        name, *forms = data
-        return cls(name, *(tuple(Value(tuple(s), dtype_named(d)) for s, d in f) for f in forms))
+        name, *forms, across = data
+        inputs, outputs = (tuple(Value(tuple(s), dtype_named(d)) for s, d in f) for f in forms)
+        if across is None:
+            return cls(name, inputs, outputs)
+        ranks, number, monoid = across
+        return cls(name, inputs, outputs, Across(tuple(ranks), number, monoid))
 
 
 def in_pairs(value: Value) -> Value:
@@ -88,8 +109,11 @@ FUNCTIONS: Final[dict[str, Function]] = {
 def run_host(call: HostCall, operands: Sequence[Array]) -> list[Array]:
     """The results of a call, NaN for matrices with a NaN or an infinity; complex ones as pairs.
 
-    Raises LinAlgError for a matrix with which the function does not come to an end.
+    Raises LinAlgError for a matrix with which the function does not come to an end, Unsupported for
+    a collective, which takes other processes.
     """
+    if call.across is not None:
+        raise Unsupported(f"{call.name} over ranks {call.across.ranks} is nothing for one process")
     function = FUNCTIONS[call.name]
     numbers, *others = (
         np.ascontiguousarray(operand).view(value.dtype.np).reshape(value.shape)

@@ -12,6 +12,7 @@ from typing import Final
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph.fft import factor_count
+from gpu.compiler.ir.graph.grid import Layout, axes_of, cut_shape, cuts_of
 from gpu.compiler.ir.graph.hostcall import HostCall, in_pairs
 from gpu.compiler.ir.graph.node import Node, Shape
 from gpu.compiler.ir.graph.userkernel import UserKernel, results_of
@@ -238,28 +239,35 @@ def _check_random(node: Node) -> None:
 
 
 def _check_multi(node: Node) -> None:
-    (axis,), count = node.attr, len(node.device)
-    _require(1 < count == len(node.src), node, "one part for each of several devices")
-    places = tuple(part.device for part in node.src)
-    _require(places == node.device, node, "each part is on its own device")
-    _require(axis is None or 0 <= axis < len(node.shape), node, "the axis is out of range")
-    shapes = {_cut(node.shape, axis, count)}
+    (layout,), axes = node.attr, axes_of(node.device)
+    is_alone = not any(axis.ranks for axis in axes)
+    _require(1 + is_alone <= len(node.device), node, "several devices, or several ranks")
+    _require(tuple(part.device for part in node.src) == tuple(node.device), node, "each has a part")
+    _check_layout(node, layout)
+    shapes = {cut_shape(node.shape, cuts_of(layout), axes)}
     alike = {p.shape for p in node.src} == shapes and {p.dtype for p in node.src} == {node.dtype}
     _require(alike, node, "the parts have one dtype and equal shares of the shape")
 
 
+def _check_layout(node: Node, layout: Layout) -> None:
+    cuts, rank = cuts_of(layout), len(node.shape)
+    _require(all(c is None or 0 <= c < rank for c in cuts), node, "the axis is out of range")
+
+
 def _check_part(node: Node) -> None:
     _same_dtype(node)
-    (number, axis), source = node.attr, node.src[0]
+    (number, layout), source = node.attr, node.src[0]
     _require(node.device == source.device[number], node, "a part is where its device is")
-    fits = node.shape == _cut(source.shape, axis, len(source.device))
+    fits = node.shape == cut_shape(source.shape, cuts_of(layout), axes_of(source.device))
     _require(fits, node, "the shape is an equal share")
 
 
-def _cut(shape: Shape, axis: int | None, count: int) -> Shape:
-    if axis is None:
-        return shape
-    return (*shape[:axis], dimension(shape[axis] // count), *shape[axis + 1 :])
+def _check_copy(node: Node) -> None:
+    _check_same(node)
+    for layout in node.attr:
+        _check_layout(node, layout)
+        axes = axes_of(node.device)
+        _require(len(cuts_of(layout)) == len(axes), node, "a cut for each axis of the devices")
 
 
 def _check_same(node: Node) -> None:
@@ -384,7 +392,7 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "contiguous": (1, _check_same),
     "detach": (1, _check_same),
     "custom_grad": (-1, _check_same),
-    "copy": (1, _check_same),
+    "copy": (1, _check_copy),
     "multi": (-1, _check_multi),
     "part": (1, _check_part),
     "loop": (-1, _check_loop),

@@ -111,6 +111,13 @@ class SdmaBuilder(WordList):
             place = pair(plus(dst, start))
             self.packet("CONSTANT_FILL", *place, word, count, fillsize=_FILL_WORDS)
 
+    def clear(self, dst: Value, size: int) -> None:
+        """Fills bytes with 0, as Linux does: sdma_v6_0_emit_fill_buffer, the count less one."""
+        check_address("what is cleared", dst, 1)
+        for start in range(0, size, self.version.max_fill):
+            count = min(self.version.max_fill, size - start)
+            self.packet("CONSTANT_FILL", *pair(plus(dst, start)), 0, count - 1)
+
     def fence(self, address: Value, value: Value) -> None:
         """Writes 32 bits when all before it is done."""
         check_address("what a fence writes", address, WORD)

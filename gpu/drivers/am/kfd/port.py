@@ -235,12 +235,13 @@ class KfdPort:
         """Learns of faults and resets that the kernel has told of by now."""
         self.link.session.sleep(self.waiter.event, 0)
 
-    def stop(self) -> None:
-        """Take all queues off the hardware, whatever they do; a fault or a reset may be the end."""
+    def stop(self) -> Rung | None:
+        """As `AmPort.stop`; the kernel tells later what it has reset."""
         try:
             self._queues.close()
         except DeviceError as error:
             _log.warning("stopping the queues of %s: %s", self.name, error)
+        return None
 
     def let_run_out(self) -> bool:
         """As `AmPort.let_run_out`."""

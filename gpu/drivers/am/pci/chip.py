@@ -18,6 +18,7 @@ from gpu.drivers.am.pci.vram import Vram
 from gpu.drivers.am.target import Version
 from gpu.drivers.boot import BootError
 from gpu.drivers.card import ALL_ONES, Load, PciCard
+from gpu.transport.asm24.sram import Sram
 from gpu.transport.pci.function import PciFunction
 
 VRAM_BAR, DOORBELL_BAR, MMIO_BAR = 0, 2, 5
@@ -33,6 +34,7 @@ class Chip(PciCard):
         pa_base: what is added to an offset in video memory in entries of page tables.
         places: of the boot area, by name; and the bus address of the page for faults (``dummy``).
         is_far: neither side has the other's memory mapped, as over USB: what both see is in VRAM.
+        sram: memory that both sides reach then, in whole sectors, if there is any.
         starts: where firmware of the command processor's parts begins to run.
     """
 
@@ -54,10 +56,12 @@ class Chip(PciCard):
         *,
         load: Load = load_firmware,
         is_far: bool = False,
+        sram: Sram | None = None,
     ):
-        """``load`` gives what a firmware file holds."""
+        """``load`` gives what a firmware file holds; ``sram`` is memory of a bridge before it."""
         super().__init__(function, waiter, MMIO_BAR, load)
         self.is_far = is_far
+        self.sram = sram
         self._flush: MemoryWindow | None = None
         self.places: dict[str, int] = {}
         self.starts: dict[str, int] = {}

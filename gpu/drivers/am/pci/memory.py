@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from gpu.core.bits import align_down, align_up
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import DeviceError, InvalidValue, Unsupported
+from gpu.core.log import get_logger
 from gpu.core.pagetable import Change, PageTable
 from gpu.core.tlsf import Tlsf
-from gpu.core.window import MemoryWindow, Window
+from gpu.core.window import MemoryWindow, TrappedWindow, Window
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.entries import HUGE_PAGE, PAGE, ROOT, Access, format_of
 from gpu.drivers.am.pci.ip.gmc import Hub
-from gpu.drivers.am.pci.vram import VramTables
+from gpu.drivers.am.pci.vram import FarTables, VramTables
 from gpu.drivers.cleanup import Undo
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
 from gpu.hcq.symbol import GpuVA
@@ -30,14 +31,16 @@ _SIZE: Final = 1 << 44
 _REMEMBERED: Final = 64
 _DATA: Final = Access.READ | Access.WRITE
 _SHARED: Final = _DATA | Access.SYSTEM | Access.UNCACHED
+_SMALL: Final = PAGE  # what is no larger the host clears as fast
 _FLUSH_SECONDS: Final = 1.0
+_log = get_logger(__name__)
 
 
 @dataclass(eq=False)
 class Allocation:
     """Some memory: where the GPU has it, how much, what for; ``undo`` gives it back.
 
-    ``video`` says that it is the card's own.
+    ``video`` says that it is the card's own, and ``wipes`` that the card clears it.
     """
 
     address: int
@@ -45,6 +48,7 @@ class Allocation:
     label: str
     window: Window
     video: bool = False
+    wipes: bool = False
     undo: Undo = field(default_factory=Undo)
 
     def __contains__(self, address: int) -> bool:
@@ -55,29 +59,41 @@ class FlushedWindow:
     """Video memory whose stores the card sees at once, as it sees those in the machine's."""
 
     def __init__(self, inner: Window, flush: Callable[[], None]):
-        """``flush`` empties the host's data path."""
-        self._inner = inner
+        """``flush`` empties the host's data path; ``inner`` is the same without that."""
+        self.inner = inner
         self._flush = flush
         self.size = inner.size
         self.read, self.load = inner.read, inner.load
 
     def write(self, offset: int, width: int, value: int) -> None:
         """As `Window.write`."""
-        self._inner.write(offset, width, value)
+        self.inner.write(offset, width, value)
         self._flush()
 
     def store(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """As `Window.store`."""
-        self._inner.store(offset, data)
+        self.inner.store(offset, data)
         self._flush()
 
     def sub(self, offset: int, size: int) -> FlushedWindow:
         """As `Window.sub`."""
-        return FlushedWindow(self._inner.sub(offset, size), self._flush)
+        return FlushedWindow(self.inner.sub(offset, size), self._flush)
+
+
+class Clearing(Protocol):
+    """What clears memory of the device faster than the host does."""
+
+    def clear(self, address: int, size: int) -> None:
+        """Clears memory that the device may write."""
+        ...
 
 
 class PciMemory:
-    """Allocates memory of one GPU; the `gpu.drivers.am.port.AmMemory` of cards without a driver."""
+    """Allocates memory of one GPU; the `gpu.drivers.am.port.AmMemory` of cards without a driver.
+
+    Attributes:
+        wiper: what clears more than a page, if the host does not.
+    """
 
     def __init__(self, chip: Chip, hub: Hub, vmid: int):
         """Its address space is that of a VMID of the hub, from now on."""
@@ -85,11 +101,15 @@ class PciMemory:
         self._hub = hub
         self._vmid = vmid
         self._space = Tlsf(BASE, _SIZE, PAGE)
-        tables = VramTables(chip.vram, chip.pa_base)
-        self._table = PageTable(tables, format_of(chip.gc), ROOT)
+        tables = FarTables if chip.is_far else VramTables
+        self._tables = tables(chip.vram, chip.pa_base)
+        self._table = PageTable(self._tables, format_of(chip.gc), ROOT)
         self._live: dict[int, Allocation] = {}
         self._of: dict[Memory, Allocation] = {}
         self._freed: deque[Allocation] = deque(maxlen=_REMEMBERED)
+        self._used: list[tuple[int, int]] = []  # begins and ends, in video memory
+        self._merged = _REMEMBERED  # how many there were at least when they last were merged
+        self.wiper: Clearing | None = None
         self.begin()
 
     @property
@@ -99,6 +119,7 @@ class PciMemory:
 
     def begin(self) -> None:
         """Has the hub translate by these tables."""
+        self._tables.send()
         self._chip.flush_hdp()
         self._hub.set_context(self._vmid, self._table.root)
         self._invalidate()
@@ -171,13 +192,32 @@ class PciMemory:
         size, align = _whole(size)
         chip = self._chip
         with Undo() as undo:
-            place = chip.vram.allocate(size, align)
-            undo.add(chip.vram.free, place)
+            wipes = self.wiper is not None and bool(access & Access.WRITE) and size > _SMALL
+            place = (chip.vram.take if wipes else chip.vram.allocate)(size, align)
+            undo.add(self._give_back, place, size, wipes)
             pieces = [(chip.pa_base + place, size)]
             window = chip.vram.sub(place, size)
             held = self._map(pieces, size, access, label, window, undo)
-        held.video = True
+        held.video, held.wipes = True, wipes
+        if wipes:
+            with Undo() as undo:
+                undo.add(self.drop, held)
+                self._wipe(held)
+                undo.take()
         return held
+
+    def _wipe(self, held: Allocation) -> None:
+        if self.wiper is not None:
+            self.wiper.clear(held.address, held.size)
+
+    def _give_back(self, place: int, size: int, wiped: bool) -> None:
+        """Video memory that is not used any more; the host clears it when the device is closed."""
+        if not wiped:
+            self._used.append((place, place + size))
+            if len(self._used) > 2 * self._merged:
+                self._used = _merge(self._used)
+                self._merged = max(len(self._used), _REMEMBERED)
+        self._chip.vram.free(place)
 
     def hold_system(self, size: int, access: Access, label: str) -> Allocation:
         """Zeroed memory that both sides see at once. Raises OutOfMemory.
@@ -193,6 +233,12 @@ class PciMemory:
             memory = self._chip.function.allocate(size)
             undo.add(memory.close)
             return self._map_pieces(memory, size, _SHARED | access, label, undo)
+
+    def hold_bus(self, place: int, size: int, label: str) -> Allocation:
+        """Memory of somebody else's on the bus, whole pages; not reached through its window."""
+        with Undo() as undo:
+            window = TrappedWindow(size, _no_read, _no_write)
+            return self._map([(place, size)], size, _SHARED, label, window, undo)
 
     def _map_pieces(
         self, memory: DmaMemory, size: int, access: Access, label: str, undo: Undo
@@ -220,6 +266,7 @@ class PciMemory:
             self._table.map(at, place, count, int(access))
             undo.add(self._unmap, at, count)
             at += count
+        self._tables.send()
         self._chip.flush_hdp()
         self._invalidate()  # an entry that was not there may be remembered as such
         held = Allocation(address, size, label, window)
@@ -229,6 +276,7 @@ class PciMemory:
 
     def _unmap(self, address: int, size: int) -> None:
         change: Change = self._table.unmap(address, size)
+        self._tables.send()
         self._chip.flush_hdp()
         self._invalidate()
         self._table.release(change)
@@ -237,17 +285,32 @@ class PciMemory:
         """Gives an allocation back; nothing on the GPU uses it any more."""
         del self._live[held.address]
         self._freed.append(held)
+        if held.wipes:
+            try:
+                self._wipe(held)
+            except DeviceError as error:
+                _log.warning("%s: memory is not cleared: %s", self._chip.name, error.message)
+                self.wiper = None
         held.undo.close()
+
+    def clear(self) -> None:
+        """Has the card clear what it can and what is not given back; nothing uses it any more."""
+        for held in self._live.values():
+            if held.wipes:
+                self._wipe(held)
+        self.wiper = None
 
     def close(self) -> None:
         """Gives all back, and leaves nothing of it in video memory."""
-        for held in self._live.values():
-            if held.video:
-                held.window.store(0, bytes(held.size))
         with Undo() as undo:
+            undo.add(self._clear_used)
             undo.add(self._end)
             for held in list(self._live.values()):
                 undo.add(self.drop, held)
+
+    def _clear_used(self) -> None:
+        for start, end in _merge(self._used):
+            self._chip.vram.clear(start, end - start)
 
     def _end(self) -> None:
         self._hub.end_context(self._vmid)
@@ -291,6 +354,25 @@ class PciMemory:
             return None
         start = address - near.address
         return near.window.load(start, size) if start + size <= near.size else None
+
+
+def _no_read(offset: int, width: int) -> int:
+    raise Unsupported(f"memory on the bus, at {offset:#x}: the card reaches it, this process not")
+
+
+def _no_write(offset: int, width: int, value: int) -> None:
+    _no_read(offset, width)
+
+
+def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in as few ranges as can be, in order."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _whole(size: int) -> tuple[int, int]:

@@ -35,11 +35,12 @@ from gpu.drivers.am.pci.discovery import HwId
 from gpu.drivers.am.pci.entries import Access
 from gpu.drivers.am.pci.ip import gfx, ih, sdma
 from gpu.drivers.am.pci.ip.gmc import Hub, hubs_of
-from gpu.drivers.am.pci.memory import Allocation, PciMemory
+from gpu.drivers.am.pci.memory import Allocation, FlushedWindow, PciMemory
 from gpu.drivers.am.pci.steps import STEPS
+from gpu.drivers.am.pci.wiper import Wiper
 from gpu.drivers.am.queue import READ_POINTER, WRITE_POINTER, AmQueue, QueueKind, prepare
 from gpu.drivers.am.target import Target
-from gpu.drivers.boot import Done, walk
+from gpu.drivers.boot import BootTimeout, Done, walk
 from gpu.drivers.card import Load, cards_of, choose_card
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.device import Rung
@@ -118,13 +119,16 @@ class PciPort:
         self.waiter: Waiter = PatientWaiter(chip.waiter)
         self.target = target_of(chip)
         self.explain: Callable[[int], str] = lambda address: ""
+        engines = sdma.engines_of(chip)
+        has_wiper = chip.is_far and engines > 1
         self.queue_counts: Mapping[str, int] = {
             "compute": options.compute_queues,
-            "copy": min(options.copy_queues, sdma.engines_of(chip)),
+            "copy": min(options.copy_queues, engines - has_wiper),
         }
         self._options = options
         self._fault: tuple[str, int] | None = None
         self._lost = ""
+        self._taken: Rung | None = None
         self._hubs = hubs_of(chip)
         vmid = 0 if chip.gc[0] >= 12 else USER_VMID
         self.memory = PciMemory(chip, self._hubs[0], vmid)
@@ -135,12 +139,20 @@ class PciPort:
         self._queues = Undo()
         self._open_now: list[AmQueue] = []
         self._closed = False
+        self._own = Undo()
+        if has_wiper:
+            queue = self._open_copy(engines - 1, Wiper.RING)
+            self._own.add(queue.close)
+            self.memory.wiper = Wiper(chip, self.target.sdma, self.memory, queue)
 
     # Queues
 
     def open_queue(self, kind: str, index: int) -> AmQueue:
         """As `DevicePort.open_queue`."""
-        queue = self._open_copy(index) if kind == "copy" else self._open_compute(index)
+        if kind == "copy":
+            queue = self._open_copy(index, self._options.copy_ring)
+        else:
+            queue = self._open_compute(index)
         self._queues.add(queue.close)
         self._open_now.append(queue)
         return queue
@@ -161,7 +173,9 @@ class PciPort:
                 ring=ring.address,
                 size=ring.size,
                 read_pointer=pointers.address + READ_POINTER,
-                write_pointer=pointers.address + WRITE_POINTER,
+                # Linux has it read only when a queue comes back (CP_PQ_WPTR_POLL_CNTL1 in
+                # hqd_load_v11): over USB the doorbell alone tells it, which saves a transfer.
+                write_pointer=0 if self.chip.is_far else pointers.address + WRITE_POINTER,
                 eop=eop.address,
                 eop_size=_EOP_SIZE,
             )
@@ -178,11 +192,18 @@ class PciPort:
     def _unload(self, slot: hqd.ComputeRing) -> None:
         if not self._lost:
             self._begin(f"closing compute queue {slot.index}")
-            hqd.unload(self.chip, slot)
+            try:
+                hqd.unload(self.chip, slot)
+            except BootTimeout as error:
+                _log.warning("%s: its compute processor is reset: %s", self.name, error.message)
+                self._begin("resetting the compute processor")
+                gfx.reset_compute(self.chip)
+                hqd.unload(self.chip, slot)  # finds nothing there
+                self._taken = Rung.PROCESSOR
 
-    def _open_copy(self, index: int) -> AmQueue:
+    def _open_copy(self, index: int, size: int) -> AmQueue:
         with Undo() as undo:
-            ring, pointers = self._hold_ring(self._options.copy_ring, undo)
+            ring, pointers = self._hold_ring(size, undo)
             prepare(QueueKind.SDMA, ring.window, pointers.window, 0, 0)
             slot = sdma.CopyRing(
                 engine=index,
@@ -220,14 +241,21 @@ class PciPort:
         self, kind: QueueKind, ring: Allocation, pointers: Allocation, number: int
     ) -> HostRing | FarRing:
         """Where a queue is published; its doorbell's number is that of 8 bytes."""
-        words, put = ring.window, pointers.window.sub(WRITE_POINTER, 8)
+        words, page = ring.window, pointers.window
         doorbell = self.chip.doorbells.sub(_DOORBELL * number, _DOORBELL)
+        if isinstance(words, FlushedWindow) and isinstance(page, FlushedWindow):
+            told = None if kind is QueueKind.PM4 else page.inner.sub(WRITE_POINTER, 8)
+            return FarRing(
+                *(ring.address, words.inner, MemoryWindow.over(bytearray(8)), told, doorbell),
+                *(self.chip.post_flush, kind.unit, kind.doorbell_bias),
+            )
+        put = page.sub(WRITE_POINTER, 8)
         if not (
             isinstance(words, MemoryWindow)
             and isinstance(put, MemoryWindow)
             and isinstance(doorbell, MemoryWindow)
         ):
-            return FarRing(words, put, doorbell, kind.unit, kind.doorbell_bias)
+            raise Unsupported(f"{self.name}: a queue in memory that is not mapped here")
         return HostRing(
             address=words.address,
             size=ring.size,
@@ -267,7 +295,7 @@ class PciPort:
         for hub in self._hubs:
             status, address = hub.fault()
             if status:
-                self._fault = self._fault or (_describe(hub, status), address)
+                self._fault = self._fault or (_describe(hub, status, address), address)
                 hub.clear_fault()
         if entry.client == ih.CLIENT_GFX and entry.source in _FAULT_SOURCES:
             self._fault = self._fault or (_FAULT_SOURCES[entry.source], 0)
@@ -303,14 +331,16 @@ class PciPort:
     def _is_drained(self) -> bool:
         return all(queue.is_drained for queue in self._open_now)
 
-    def stop(self) -> None:
+    def stop(self) -> Rung | None:
         """As `AmPort.stop`."""
+        self._taken = None
         try:
             self._queues.close()
         except DeviceError as error:
             _log.warning("stopping the queues of %s: %s", self.name, error)
             self._lost = f"a queue did not stop ({error.message}): open the device anew"
         self._open_now.clear()
+        return self._taken
 
     def renew(self, rung: Rung) -> None:
         """As `AmPort.renew`: the address space is the same one, with its faults forgotten."""
@@ -330,6 +360,8 @@ class PciPort:
         with Undo() as undo:
             undo.add(close_chip, self.chip)
             undo.add(self.memory.close)
+            undo.add(self._own.close)
+            undo.add(self.memory.clear)
             undo.add(self._queues.close)
 
 
@@ -341,7 +373,21 @@ _FAULT_SOURCES: Final = {
 }
 
 
-def _describe(hub: Hub, status: int) -> str:
+# gfxhub_client_ids of gfxhub_v3_0.c (Linux); that GFX12 has the same is assumed.
+_CLIENTS: Final = {
+    4: "CPF",
+    5: "CPC",
+    6: "CPG",
+    7: "RLC",
+    8: "TCP, data of kernels",
+    9: "SQC, code of kernels",
+    10: "SQC, constants of kernels",
+    13: "SDMA0",
+    14: "SDMA1",
+}
+
+
+def _describe(hub: Hub, status: int, address: int) -> str:
     """A page fault in words: bits of GCVM_L2_PROTECTION_FAULT_STATUS."""
     name, block = hub.fault_status, hub.block
     bits = {each: block.field(name, each, status) for each in ("VMID", "CID", "RW")}
@@ -351,8 +397,10 @@ def _describe(hub: Hub, status: int) -> str:
         if block.field(name, each, status)
     ]
     how = "written" if bits["RW"] else "read"
+    known = _CLIENTS.get(bits["CID"], "") if hub.prefix == "GC" else ""
+    client = f"client {bits['CID']:#x}" + (f" ({known})" if known else "")
     return (
-        f"a page was {how} that may not be: VMID {bits['VMID']}, client {bits['CID']:#x},"
+        f"page {address:#x} was {how} and may not be: VMID {bits['VMID']}, {client},"
         f" {', '.join(why) or 'no reason'} (status {status:#010x})"
     )
 

@@ -70,9 +70,13 @@ class Vram:
 
     def allocate(self, size: int, align: int = PAGE) -> int:
         """Zeroed memory of whole pages. Raises OutOfMemory, InvalidValue."""
-        start = self.pool.alloc(size, align)
+        start = self.take(size, align)
         self.clear(start, self.pool.size_of(start))
         return start
+
+    def take(self, size: int, align: int = PAGE) -> int:
+        """As `allocate`; its bytes are as they were."""
+        return self.pool.alloc(size, align)
 
     def free(self, start: int) -> None:
         """Takes back what `allocate` gave; nothing uses it any more. Raises InvalidValue."""
@@ -114,3 +118,49 @@ class VramTables:
     def free_table(self, address: int, size: int) -> None:
         """Takes one back."""
         self._vram.free(address - self._base)
+
+    def send(self) -> None:
+        """All that was stored is in video memory, behind a flush of the host's data path."""
+
+
+class FarTables(VramTables):
+    """Tables over a bus such as USB: what they hold is known here, and stores go in runs."""
+
+    def __init__(self, vram: Vram, base: int):
+        super().__init__(vram, base)
+        self._held: dict[int, bytearray] = {}  # by page
+        self._runs: list[tuple[int, bytearray]] = []  # where they begin, in the order of stores
+
+    def read64(self, address: int) -> int:
+        """Eight bytes of a table."""
+        page, offset = divmod(address, PAGE)
+        return int.from_bytes(self._held[page][offset : offset + 8], "little")
+
+    def write64(self, address: int, value: int) -> None:
+        """Stores eight bytes, with the next `send`."""
+        page, offset = divmod(address, PAGE)
+        data = value.to_bytes(8, "little")
+        self._held[page][offset : offset + 8] = data
+        if self._runs and address == self._runs[-1][0] + len(self._runs[-1][1]):
+            self._runs[-1][1].extend(data)
+        else:
+            self._runs.append((address, bytearray(data)))
+
+    def alloc_table(self, size: int) -> int:
+        """A zeroed table. Raises OutOfMemory."""
+        address = super().alloc_table(size)
+        for start in range(address, address + size, PAGE):
+            self._held[start // PAGE] = bytearray(PAGE)
+        return address
+
+    def free_table(self, address: int, size: int) -> None:
+        """Takes one back."""
+        super().free_table(address, size)
+        for start in range(address, address + size, PAGE):
+            del self._held[start // PAGE]
+
+    def send(self) -> None:
+        """In the order of stores, so that nothing leads to what is not there yet."""
+        runs, self._runs = self._runs, []
+        for address, data in runs:
+            self._vram.window.store(address - self._base, data)

@@ -34,6 +34,7 @@ from gpu.drivers.nv.pci.vbios import FRTS, SB, Fwsec, find_fwsec, read_vbios, wi
 _SUSPENDED: Final = 0x8000_0000
 _SCRUBBED: Final = 3
 _DONE: Final = 0xFF
+_NO_RESUME: Final = (0xFF, 0xFF)  # kgspExecuteBooterUnloadIfNeeded_TU102; 0 is its success
 _FRTS_SCRATCH, _SB_SCRATCH = 0x0E, 0x15
 
 
@@ -176,4 +177,4 @@ class FalconWay:
         if GFW_BOOT.parse(progress).PROGRESS != _DONE:
             raise card.fail(common, "GFW_BOOT", progress, "PROGRESS 0xff")
         self._check_scratch(_SB_SCRATCH, 0, "FWSEC did not give the card back")
-        self._run_sec2("booter_unload", (0, 0))
+        self._run_sec2("booter_unload", _NO_RESUME)

@@ -200,7 +200,7 @@ def parse_falcon(data: bytes, what: str) -> FalconCode:
     fuse, engine, ucode_id = struct.unpack(
         "<III", cut(data, hs.meta_data_offset, 12, f"{what}: meta_data_offset")
     )
-    if not count or hs.sig_prod_size % count or load.num_apps != 1:
+    if not count or not hs.sig_prod_size or hs.sig_prod_size % count or load.num_apps != 1:
         raise FormatError(
             f"{what}: num_sig is {count} of {hs.sig_prod_size:#x} bytes, num_apps {load.num_apps}"
         )

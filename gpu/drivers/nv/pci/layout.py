@@ -120,6 +120,12 @@ def _lay_out(meta: gsp.GspFwWprMeta, chip: Chip, vram_size: int, reserved: Reser
     end = meta.vgaWorkspaceOffset
     if reserved.locked is not None:
         end = min(end, reserved.locked)
+    parts = meta.frtsSize + meta.sizeOfBootloader + meta.sizeOfRadix3Elf
+    if end < parts + _WPR_ALIGN + _IMAGE_ALIGN:  # below, offsets would wrap
+        raise Unsupported(
+            f"the VBIOS leaves the first {end:#x} bytes of {vram_size >> 20} MiB of video memory,"
+            f" too few for GSP's firmware, which has {parts:#x}"
+        )
     meta.gspFwWprEnd = align_down(end, _WPR_ALIGN)
     meta.frtsOffset = meta.gspFwWprEnd - meta.frtsSize
     meta.bootBinOffset = align_down(meta.frtsOffset - meta.sizeOfBootloader, 0x1000)

@@ -54,10 +54,12 @@ class Vbios:
     Attributes:
         data: the bytes.
         gap: what is added to pointers to Falcon data.
+        images: where in the ROM each is.
     """
 
     data: bytes
     gap: int
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Fwsec:
     interface: int
 
 
-class _Image(NamedTuple):
+class Image(NamedTuple):
     """An image of the ROM: where it is, its bytes, what it is, and whether it is the last."""
 
     start: int
@@ -90,7 +92,7 @@ def read_vbios(word: Callable[[int], int]) -> Vbios:
     base = next((image for image in images if image.kind == _BASE and image.size), None)
     extended = next((image for image in images[1:] if image.kind == _EXTENDED), None)
     gap = extended.start - start - base.size if base and extended else 0
-    return Vbios(rom.load(start, end - start), gap)
+    return Vbios(rom.load(start, end - start), gap, tuple(images))
 
 
 class _Rom:
@@ -135,7 +137,7 @@ def _skip_ifr(rom: _Rom) -> int:
     return start
 
 
-def _images(rom: _Rom, start: int) -> Iterator[_Image]:
+def _images(rom: _Rom, start: int) -> Iterator[Image]:
     """All images, until one says that it is the last. Raises FormatError."""
     is_last = False
     while not is_last:
@@ -153,7 +155,7 @@ def _images(rom: _Rom, start: int) -> Iterator[_Image]:
                 is_last = False
         if not blocks:
             raise FormatError(f"VBIOS: image at {start:#x} has no bytes")
-        yield _Image(start, blocks * _BLOCK, kind, is_last)
+        yield Image(start, blocks * _BLOCK, kind, is_last)
         start += blocks * _BLOCK
 
 

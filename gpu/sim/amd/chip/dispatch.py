@@ -141,7 +141,7 @@ def from_registers(
         rsrc1=registers["COMPUTE_PGM_RSRC1"],
         rsrc2=rsrc2,
         rsrc3=registers.get("COMPUTE_PGM_RSRC3", 0),
-        lds_bytes=_field(rsrc2, "GRANULATED_LDS_SIZE") * 512,
+        lds_bytes=_field(rsrc2, "GRANULATED_LDS_SIZE") * chip.lds_granule,
         tmpring=tmpring,
         scratch_base=_address(registers, "COMPUTE_DISPATCH_SCRATCH_BASE"),
         registers=dict(registers),

@@ -120,7 +120,13 @@ def _translate(dispatch: Dispatch, chip: isa.Chip) -> waves.Dispatch:
     Its scratch memory has no address where those describe it. Raises InvalidValue, Unsupported.
     """
     scratch = bool(dispatch.rsrc2 & _SCRATCH_EN)
-    size_bits, unit = _SCRATCH_UNIT[find_chip(dispatch.chip).gc[0]]
+    model = find_chip(dispatch.chip)
+    size_bits, unit = _SCRATCH_UNIT[model.gc[0]]
+    if dispatch.lds_bytes > model.lds_kib << 10:
+        raise InvalidValue(
+            f"{dispatch.lds_bytes} bytes of LDS for a workgroup; those of {model.name} have at most"
+            f" {model.lds_kib} KiB"
+        )
     per_wave = bits(dispatch.tmpring, 11 + size_bits, 12) * unit
     return waves.Dispatch.of_resources(
         *(dispatch.rsrc1, dispatch.rsrc2, dispatch.wave_size),

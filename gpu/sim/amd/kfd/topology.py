@@ -90,11 +90,13 @@ def context_sizes(chip: Chip) -> ContextSizes:
     else:
         waves = cus * 32
     vgprs = 0x40000
-    if version // 100 * 100 == 90400 or version in (90010, 90008):
+    if version // 100 * 100 == 90400 or version in (90010, 90008, 90500):
         vgprs = 0x80000
     elif version in (110000, 110001, 110501, 120000, 120001):
         vgprs = 0x60000
-    per_cu = vgprs + 0x4000 + 0x10000 + 0x1000  # registers of both kinds, LDS, hardware state
+    per_cu = (
+        vgprs + 0x4000 + (chip.lds_kib << 10) + 0x1000
+    )  # registers of both kinds, LDS, hardware state
     stack = align_up(40 + waves * (12 if version >= 100100 else 8) + 8, _PAGE)
     if version // 10000 == 10:
         stack = min(stack, 0x7000)
@@ -166,7 +168,7 @@ def _gpu_properties(board: Board, caches: int) -> Properties:
         "io_links_count": 1,
         "simd_id_base": 0x80000000 + 0x1000 * board.node,
         "max_waves_per_simd": chip.waves_per_simd,
-        "lds_size_in_kb": 64,
+        "lds_size_in_kb": chip.lds_kib,
         "num_gws": 64,
         "wave_front_size": chip.wave_size,
         "array_count": chip.engines * chip.arrays * chip.xccs,
@@ -224,7 +226,7 @@ def _capability(chip: Chip) -> int:
 
 
 def _debug_properties(chip: Chip) -> int:
-    high = 30 if chip.gc == (9, 4, 3) else 29
+    high = 30 if chip.gc in ((9, 4, 3), (9, 5, 0)) else 29
     dispatch_info_always_valid = 1 << 10
     return 7 | high << 4 | dispatch_info_always_valid
 

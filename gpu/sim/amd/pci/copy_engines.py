@@ -8,7 +8,7 @@ from typing import Final
 
 from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.chip.sdma import SdmaQueue
-from gpu.sim.amd.pci.hosts import Parts, RegisterQueue
+from gpu.sim.amd.pci.hosts import SDMA, Parts, RegisterQueue
 from gpu.sim.amd.pci.ih import GFX
 from gpu.sim.amd.pci.registers import Refused
 
@@ -135,6 +135,7 @@ class CopyEngines:
             *(self._parts, f"{slot[1]} of SDMA{engine}", vmid, doorbell, _PORT),
             *(partial(self._why_halted, engine), lambda index: ""),
             partial(self._tell, slot, vmid),
+            SDMA + engine,
         )
         host.start(SdmaQueue, settings, rptr, wptr)
         self.queues[slot] = host

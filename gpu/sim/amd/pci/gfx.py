@@ -12,7 +12,7 @@ from typing import Final
 from gpu.sim.amd.chip.aql import AqlQueue
 from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.chip.pm4_queue import Pm4Queue
-from gpu.sim.amd.pci.hosts import Parts, RegisterQueue
+from gpu.sim.amd.pci.hosts import CPC, Parts, RegisterQueue
 from gpu.sim.amd.pci.ih import GRBM_CP
 from gpu.sim.amd.pci.registers import Refused
 from gpu.sim.translate import PageFault
@@ -193,6 +193,7 @@ class GraphicsCore:
             doorbell if field("CP_HQD_PQ_DOORBELL_CONTROL", "DOORBELL_EN") else None,
             _PORT,
             *(partial(self.why_halted, slot[1]), self._why_out, partial(self._tell, slot)),
+            CPC,
         )
         wptr = pair("CP_HQD_PQ_WPTR_LO")
         host.start(

@@ -115,7 +115,7 @@ class Hub:
         """What memory an entry is of."""
         return self.chip.bus if leaf.flags & SYSTEM else self.chip.vram
 
-    def report(self, vmid: int, fault: PageFault) -> None:
+    def report(self, vmid: int, fault: PageFault, client: int = 0) -> None:
         """Notes a fault where software looks: the first one stays until it is cleared."""
         address, write = fault.address, fault.write
         refused = "execute" if fault.execute else "write" if write else "read"
@@ -125,7 +125,8 @@ class Hub:
         regs, name = self.chip.regs, f"{self._vm}L2_PROTECTION_FAULT_"
         status = f"{name}STATUS" if f"{name}STATUS" in regs.names() else f"{name}STATUS_LO32"
         if not regs.value(status):
-            bits = {"VMID": vmid, "RW": int(write), "MAPPING_ERROR": int(kind == "range")}
+            bits = {"VMID": vmid, "CID": client, "RW": int(write)}
+            bits["MAPPING_ERROR"] = int(kind == "range")
             bits["WALKER_ERROR"] = 1 + min(level, 3) if kind == "valid" else 0
             bits["PERMISSION_FAULTS"] = {"read": 1, "write": 2, "execute": 4}.get(kind, 0)
             fields = regs.fields(status)

@@ -12,6 +12,9 @@ from gpu.sim.amd.pci.nbio import DOORBELL_BYTES, Nbio
 from gpu.sim.amd.pci.silicon import Silicon
 from gpu.sim.translate import PageFault, Translation
 
+CPC, TCP, SQC_CODE, SDMA = 5, 8, 9, 13
+"""Clients of the graphics hub (gfxhub_client_ids of gfxhub_v3_0.c; U on GFX12): compute queues,
+data of kernels, their code, the first copy engine."""
 UNRUNG: Final = (1 << 64) - 1
 """What the model puts into a doorbell that nobody has rung; a 32-bit ring shows against it."""
 
@@ -35,6 +38,7 @@ class RegisterQueue:
         why_off: Callable[[], str],
         why_out: Callable[[int], str],
         tell: Callable[[int], None],
+        client: int,
     ):
         """A queue of an engine.
 
@@ -47,6 +51,7 @@ class RegisterQueue:
             why_off: why its engine does not run; empty where it does.
             why_out: why the engine does not hear a doorbell; empty where it does.
             tell: sends its interrupt, with a number.
+            client: as which of the hub's it fetches packets; see `CPC`.
         """
         self._parts = parts
         self._name = name
@@ -54,6 +59,7 @@ class RegisterQueue:
         self._doorbell = doorbell
         self._port = port
         self._why_off, self._why_out, self._tell = why_off, why_out, tell
+        self._client = client
         self._seen = UNRUNG
         if doorbell is not None and 4 * doorbell + 8 <= DOORBELL_BYTES:
             parts.nbio.doorbells.write_word(4 * doorbell, 8, UNRUNG)
@@ -94,8 +100,9 @@ class RegisterQueue:
         return value
 
     def page_fault(self, fault: PageFault) -> None:
-        """The hub notes it."""
-        self._parts.hub.report(self._vmid, fault)
+        """The hub notes it, and who asked: a kernel, for data or for code, or the engine."""
+        client = TCP if self.hardware.runs_kernels() else self._client
+        self._parts.hub.report(self._vmid, fault, SQC_CODE if fault.execute else client)
 
     def reset_gpu(self, why: str) -> None:
         """Nobody resets a GPU but its driver: the queue stands still."""

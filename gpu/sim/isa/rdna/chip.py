@@ -26,7 +26,7 @@ from gpu.sim.isa.rdna import (
     sem_scalar_float,
     sem_sdwa,
 )
-from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX9, GFX10, GFX12
+from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX10, GFX12
 from gpu.sim.isa.rdna.matrix import translate_matrix
 from gpu.sim.isa.rdna.translate import Context
 from gpu.sim.isa.rdna.translate_memory import (
@@ -108,9 +108,9 @@ CHIPS: Final = {
         ids_in_ttmp=encoding is GFX12,
         has_ieee_mode=encoding is not GFX12,
         scratch_in_sgprs=encoding is GFX10,
-        has_accumulators=encoding is GFX9,
-        clears_upper=encoding is GFX9,
-        wave_sizes=(64,) if encoding is GFX9 else (32, 64),
+        has_accumulators=encoding.mai is not None,
+        clears_upper=encoding.mai is not None,
+        wave_sizes=(64,) if encoding.mai is not None else (32, 64),
     )
     for name, encoding in ENCODINGS.items()
 }

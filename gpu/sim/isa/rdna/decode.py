@@ -29,6 +29,9 @@ _SCALAR_FIELDS: Final = (
     *("sdst", "sdata", "saddr", "soffset"),
 )
 """Where a scalar operand may be named."""
+SIZES_OF_FORMATS: Final = {2: 6, 3: 6, 4: 4}
+"""Registers of a source of CDNA4's products of 8, 6 and 4 bits, by CBSZ and BLGP, which say its
+format: FP8 and BF8 of 8 registers, FP6, BF6, FP4 (LLVM's disassembler)."""
 _SOURCE_FIELDS: Final = ("src0", "src1", "src2", "ssrc0", "ssrc1", "src0x", "src0y")
 
 
@@ -79,7 +82,12 @@ class Instruction(NamedTuple):
         """Those that are there with the bits it has, in the order of the text."""
         fields = self.fields
         returns = fields.get("glc", 0) or fields.get("sc0", 0) or fields.get("th", 0) & 1
-        return tuple(spec for spec in self.opcode.operands if returns or not spec.with_glc)
+        found = tuple(spec for spec in self.opcode.operands if returns or not spec.with_glc)
+        if "f8f6f4" not in self.opcode.name:
+            return found
+        sizes = {"src0": SIZES_OF_FORMATS.get(fields["cbsz"], 8)}
+        sizes["src1"] = SIZES_OF_FORMATS.get(fields["blgp"], 8)
+        return tuple(spec._replace(dwords=sizes.get(spec.field, spec.dwords)) for spec in found)
 
 
 class Decoder:

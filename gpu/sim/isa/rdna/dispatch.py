@@ -18,7 +18,7 @@ VGPR_GRANULE: Final = {32: 8, 64: 4}
 """Vector registers that one step of COMPUTE_PGM_RSRC1.VGPRS stands for, by lanes of a wave (LLVM,
 "User Guide for AMDGPU Backend", GRANULATED_WORKITEM_VGPR_COUNT)."""
 _UNIFIED_GRANULE: Final = 8  # where accumulators are among them
-MAX_LDS: Final = 64 << 10
+MAX_LDS: Final = 160 << 10  # of CDNA4, of others 64 KiB
 MAX_WORKGROUP: Final = 1024
 MAX_VGPRS: Final = 256
 MAX_USER_SGPRS: Final = 32

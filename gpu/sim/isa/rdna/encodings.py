@@ -1,4 +1,4 @@
-"""The instruction formats of each generation of RDNA, and of CDNA3.
+"""The instruction formats of each generation of RDNA, of CDNA3 and CDNA4.
 
 From AMD's "RDNA3 Instruction Set Architecture", chapter 15 ("Microcode Formats"), and the same
 chapter of the others'; those of RDNA3.5 are RDNA3's. Formats of images, exports and interpolated
@@ -72,6 +72,8 @@ def _adapt_gfx9(name: str, fields: dict[str, int]) -> None:
             fields["soffset"] = _NULL9 if fields["imm"] else fields["offset"] & 127
         if not fields["imm"]:
             fields["offset"] = 0
+    elif name.startswith("v_bitop3_"):
+        fields["bitop3"] = fields["neg"] | fields["abs"] << 3 | fields["omod"] << 6
     elif fields.get("saddr") == _NO_SADDR9:
         fields["saddr"] = _NULL9
     held = []
@@ -89,6 +91,8 @@ def _adapt_gfx9(name: str, fields: dict[str, int]) -> None:
             fields[field] += ACCUMULATOR
 
 
+# But for v_accvgpr_read_b32 and v_accvgpr_write_b32.
+_MATRICES9: Final = frozenset(range(0x3E, 0x80)) - {0x58, 0x59}
 _NULL9: Final = 125  # which means nothing there
 _NULL10: Final = 125
 _OFF10: Final = 127  # neither a vector register nor a scalar one
@@ -153,7 +157,10 @@ GFX9: Final = Encoding(
         "vdst=7:0 cbsz=10:8 abid=14:11 acc_cd=15 op=22:16 src0=40:32 src1=49:41 src2=58:50"
         " acc=60:59 blgp=63:61",
     ),
+    mai_opcodes=_MATRICES9,
 )
+GFX950: Final = replace(GFX9, mai_opcodes=_MATRICES9 | {0x2D, 0x2E, *range(0x35, 0x3E)})
+"""CDNA4 has more products, in places that CDNA3 has nothing at."""
 GFX10: Final = Encoding(
     formats=(
         *_SCALAR,
@@ -270,7 +277,8 @@ GFX12: Final = Encoding(
 )
 ENCODINGS: Final = {
     "gfx942": GFX9,
-    "gfx1030": GFX10,
+    "gfx950": GFX950,
+    **dict.fromkeys((f"gfx103{number}" for number in range(7)), GFX10),
     **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), GFX11),
     **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153"), GFX11),
     **dict.fromkeys(("gfx1200", "gfx1201"), GFX12),

@@ -105,10 +105,6 @@ SDWAB_FIELDS: Final = make_format("sdwab", 4, "", f"vsrc0=7:0 sdst=14:8 named=15
 """That of comparisons, which may name a result other than VCC."""
 
 
-_FIRST_MATRIX: Final = 0x3E
-_MOVES: Final = (0x58, 0x59)  # v_accvgpr_read_b32, v_accvgpr_write_b32
-
-
 @dataclass(frozen=True)
 class Encoding:
     """How a generation of chips encodes instructions.
@@ -120,6 +116,7 @@ class Encoding:
             of `abs` and `opsel`.
         vop3sd_opcodes: which these are.
         mai: the format of those opcodes of VOP3P that multiply matrices.
+        mai_opcodes: which these are.
         refused: formats that are not decoded, with what they are for.
         without: what fields hold where no scalar register is an offset or a base.
         codes: of scalar operands those that are not RDNA3's, and what they are there.
@@ -142,6 +139,7 @@ class Encoding:
     has_dpp8: bool = True
     has_sdwa: bool = False
     mai: Format | None = None
+    mai_opcodes: frozenset[int] = frozenset()
     cmpx_bit: int = 0x80
 
     def format_of(self, word: int) -> Format | None:
@@ -161,8 +159,8 @@ class Encoding:
         """The format of an opcode, of those that are told apart by it."""
         if form.name == "vop3" and opcode in self.vop3sd_opcodes:
             return self.vop3sd
-        if self.mai is not None and form.name == "vop3p" and opcode >= _FIRST_MATRIX:
-            return form if opcode in _MOVES else self.mai
+        if self.mai is not None and form.name == "vop3p" and opcode in self.mai_opcodes:
+            return self.mai
         return form
 
     @cached_property

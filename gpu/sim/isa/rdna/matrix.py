@@ -1,8 +1,8 @@
 """WMMA and MFMA: products of matrices that a wave holds together.
 
 AMD, "RDNA3 Instruction Set Architecture", section 7.9, "RDNA4 Instruction Set Architecture",
-section 7.12.2, and "CDNA3 Instruction Set Architecture", chapter 7. Sums run over k in order, each
-step fused; hardware does not say how it rounds in between.
+section 7.12.2, "CDNA3 Instruction Set Architecture", chapter 7, and CDNA4's. Sums run over k in
+order, each step fused; hardware does not say how it rounds in between.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from gpu.sim.isa import frames
 from gpu.sim.isa.rdna.float_parts import brain_of
 from gpu.sim.isa.rdna.formats import VGPR
-from gpu.sim.isa.rdna.sem_fp8 import as_single
+from gpu.sim.isa.rdna.sem_fp8 import FORMATS, as_single
 from gpu.sim.isa.rdna.translate import Context, Untranslatable
 from gpu.sim.isa.values import Emitter, Value
 
@@ -35,6 +35,7 @@ class Layout(NamedTuple):
         packed: whether C and D have two rows of 16 bits in a register, else one, of 32 or of 16.
         side: rows of A, C and D, and columns of B, C and D.
         sums: elements of C and D that a lane has.
+        six: whether the bytes that the elements are lie in 6 bits each.
     """
 
     depth: int
@@ -44,6 +45,7 @@ class Layout(NamedTuple):
     packed: bool = False
     side: int = _SIZE
     sums: int = 8
+    six: bool = False
 
 
 def _rdna3(per_register: int) -> Layout:
@@ -96,6 +98,19 @@ def _cdna(bits: int, side: int, depth: int) -> Layout:
     )
 
 
+def _bytes_of_sixes(rows: list[Value]) -> list[Value]:
+    """Registers with four numbers of 6 bits each, a byte for one, of those that lie together."""
+    found = []
+    for first in range(0, 32 * len(rows), 24):
+        low, bit = rows[first // 32], first % 32
+        together = low.lshr(bit)
+        if bit > 8:
+            together = together | rows[first // 32 + 1].shl(32 - bit)
+        parts = [together.lshr(6 * n) & 63 for n in range(4)]
+        found.append(parts[0] | parts[1].shl(8) | parts[2].shl(16) | parts[3].shl(24))
+    return found
+
+
 def _row(e: Emitter, slot: str, number: int) -> Value:
     place = frames.behind(e, frames.row(e, slot), number * e.wave.row)
     return e.value("i32", f"load {e.type('i32')}, ptr {place}, align {e.wave.row}")
@@ -103,10 +118,10 @@ def _row(e: Emitter, slot: str, number: int) -> Value:
 
 def _spread(e: Emitter, packed: Value, lane_of: Pick) -> Value:
     """What each lane's `lane_of` has."""
-    kind = e.type("i32")
+    kind = e.type(packed.kind)
     mask = ", ".join(f"i32 {lane_of(lane)}" for lane in range(e.lanes))
     text = f"shufflevector {kind} {packed.text}, {kind} poison, <{e.lanes} x i32> <{mask}>"
-    return e.value("i32", text)
+    return e.value(packed.kind, text)
 
 
 def _lane_of_row(rows: tuple[int, ...], side: int, group: int, lane: int) -> int:
@@ -130,21 +145,26 @@ def _matrix(
     places = [layout.place(k) for k in range(layout.depth)]
 
     def build(e: Emitter) -> None:
-        registers = sorted({(half, register) for half, register, _ in places})
-        count = 1 + max(register for _, register in registers)
-        a, b = ([_row(e, slot, number) for number in range(count)] for slot in "ab")
-        columns = {
-            (half, n): _spread(e, b[n], partial(layout.column, half)) for half, n in registers
-        }
+        elements = sorted({(register, place) for _, register, place in places})
+        count = 1 + elements[-1][0]
+        held = 3 * count // 4 if layout.six else count
+        a, b = ([_row(e, slot, number) for number in range(held)] for slot in "ab")
+        if layout.six:
+            a, b = _bytes_of_sixes(a), _bytes_of_sixes(b)
+        lefts = {where: left(a[where[0]], where[1]) for where in elements}
+        rights = {where: right(b[where[0]], where[1]) for where in elements}
+        columns = [
+            _spread(e, rights[register, place], partial(layout.column, half))
+            for half, register, place in places
+        ]
         sums = []
         for number in range(layout.sums):
             at = (number // 2, number % 2) if layout.packed else (number, 0)
             total = start(_row(e, "c", at[0]), at[1])
             lane_of = partial(_lane_of_row, layout.rows(number), layout.side)
-            rows = {(half, n): _spread(e, a[n], partial(lane_of, half)) for half, n in registers}
-            for half, register, place in places:
-                column = right(columns[half, register], place)
-                total = step(left(rows[half, register], place), column, total)
+            for (half, register, place), column in zip(places, columns, strict=True):
+                row = _spread(e, lefts[register, place], partial(lane_of, half))
+                total = step(row, column, total)
             sums.append(total)
         each = 2 if layout.packed else 1
         for number in range(layout.sums // each):
@@ -233,11 +253,47 @@ def _signed_products(layout: Layout, bits: int, signs: int) -> Callable[[Emitter
     return _matrix(layout, left, right, _sum, _integer, _whole)
 
 
-def _cdna_sizes(kind: str, bits: int, depths: tuple[int, int]) -> Iterator[tuple[str, Layout]]:
-    """Names of products of 16x16 and 32x32 matrices, and where their elements are."""
-    for side, depth in zip((16, 32), depths, strict=True):
-        name = f"{'i32' if kind == 'i8' else 'f32'}_{side}x{side}x{depth}_{kind}"
-        yield f"v_mfma_{name}", _cdna(bits, side, depth)
+def _cdna_sizes(kind: str, bits: int, *depths: tuple[int, int]) -> Iterator[tuple[str, Layout]]:
+    """Names of products of 16x16 and 32x32 matrices, and where their elements are.
+
+    `depths` are those of CDNA3, and then of CDNA4, which has twice as many.
+    """
+    for pair in depths:
+        for side, depth in zip((16, 32), pair, strict=True):
+            name = f"{'i32' if kind == 'i8' else 'f32'}_{side}x{side}x{depth}_{kind}"
+            yield f"v_mfma_{name}", _cdna(bits, side, depth)
+
+
+def _small(mantissa: int, exponent: int) -> Element:
+    """Numbers of 6 and 4 bits: a sign, an exponent, a mantissa; all are finite ("OCP Microscaling
+    Formats", section 5.3)."""
+    bits = 1 + mantissa + exponent
+    place_of = 8 if bits == 6 else bits
+    factor = 2.0 ** (15 - ((1 << exponent - 1) - 1))
+
+    def take(value: Value, place: int) -> Value:
+        number = value.lshr(place_of * place)
+        magnitude = number & (1 << bits - 1) - 1
+        sign = (number & 1 << bits - 1).shl(16 - bits)
+        half = magnitude.shl(10 - mantissa) | sign
+        return half.to("i16").bits("f16").to("f32") * factor
+
+    return take
+
+
+def _formats() -> Iterator[tuple[str, Callable[[Emitter], None]]]:
+    """CDNA4's products whose operands have a format each, of 8, 6 or 4 bits: both of as many.
+
+    Which steps a lane has where they are not was not found in a public text; a sum over steps of
+    formats that lie alike comes out the same. U
+    """
+    elements = {0: _eight("fp8"), 1: _eight("bf8"), 2: _small(3, 2), 3: _small(2, 3)}
+    elements[4] = _small(1, 2)
+    for side, depth in ((16, 128), (32, 64)):
+        for a, b in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 2), (2, 3), (3, 2), (3, 3), (4, 4)):
+            layout = _cdna(4 if a == 4 else 8, side, depth)._replace(six=a in (2, 3))
+            name = f"v_mfma_f32_{side}x{side}x{depth}_f8f6f4_{a}_{b}"
+            yield name, _matrix(layout, elements[a], elements[b], _fused, _single, _whole)
 
 
 _HALVES: Final = {"f16": (_half, _rounded_half), "bf16": (_brain, brain_of)}
@@ -245,9 +301,22 @@ BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
     **{
         name: _matrix(layout, take, take, _fused, _single, _whole)
         for kind, (take, _) in _HALVES.items()
-        for name, layout in _cdna_sizes(kind, 16, (16, 8))
+        for name, layout in _cdna_sizes(kind, 16, (16, 8), (32, 16))
     },
-    **{name: _signed_products(layout, 8, 3) for name, layout in _cdna_sizes("i8", 8, (32, 16))},
+    **{
+        name: _signed_products(layout, 8, 3)
+        for name, layout in _cdna_sizes("i8", 8, (32, 16), (64, 32))
+    },
+    **{
+        f"{name}{behind}": _matrix(
+            layout, _eight(a + behind), _eight(b + behind), _fused, _single, _whole
+        )
+        for a in FORMATS
+        for b in FORMATS
+        for name, layout in _cdna_sizes(f"{a}_{b}", 8, (32, 16))
+        for behind in ("", "_fnuz")
+    },
+    **dict(_formats()),
     **{
         name: _matrix(layout, _single, _single, _fused, _single, _whole)
         for name, layout in _cdna_sizes("f32", 32, (4, 2))
@@ -289,8 +358,8 @@ BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
         f"v_wmma_rdna4_f32_16x16x16_{a}_{b}": _matrix(
             _rdna4(8), _eight(a), _eight(b), _fused, _single, _whole
         )
-        for a in ("fp8", "bf8")
-        for b in ("fp8", "bf8")
+        for a in FORMATS
+        for b in FORMATS
     },
 }
 """Operations by name: how each is written, on rows. The last number says which sides are signed,
@@ -305,7 +374,9 @@ def translate_matrix(context: Context) -> None:
     if context.wave.lanes != lanes:
         raise Untranslatable(f"{name} in waves of {context.wave.lanes} lanes has no semantics here")
     integer = "_iu" in name
-    modifiers = ("cbsz", "abid", "blgp", "clamp", "neg_hi")
+    modifiers: tuple[str, ...] = ("cbsz", "abid", "blgp", "clamp", "neg_hi")
+    if "f8f6f4" in name:
+        name, modifiers = f"{name}_{fields['cbsz']}_{fields['blgp']}", ("abid",)
     if any(fields.get(each) for each in modifiers) or fields.get("neg", 0) & (4 if integer else 7):
         raise Untranslatable(f"{name} with these modifiers has no semantics here")
     sizes = {spec.field: spec.dwords for spec in instruction.operands}

@@ -11,6 +11,8 @@ from gpu.sim.isa.rdna.table import OperandSpec
 PLACES: Final = {"src0": 0, "vsrc1": 1, "src1": 1, "src2": 2, "vdst": 3}
 """Bits of NEG, ABS and OP_SEL by field."""
 
+ROUNDED_AT_RANDOM: Final = ("v_cvt_sr_fp8_f32", "v_cvt_sr_bf8_f32")
+
 
 def is_long(instruction: Instruction) -> bool:
     """Whether the encoding is VOP3 or one of its kind, with modifiers of its own."""
@@ -57,7 +59,7 @@ def is_half(instruction: Instruction, spec: OperandSpec, kind: str) -> bool:
 def chosen_byte(instruction: Instruction) -> int | None:
     """Which byte of a register a conversion of 8-bit floats reads or writes; None for others."""
     chosen = instruction.fields.get("opsel", 0)
-    if instruction.name in ("v_cvt_f32_fp8", "v_cvt_f32_bf8"):
+    name = instruction.name.removesuffix("_fnuz")
+    if name in ("v_cvt_f32_fp8", "v_cvt_f32_bf8"):
         return chosen >> 1 & 1 | (chosen & 1) << 1
-    is_rounded = instruction.name in ("v_cvt_sr_fp8_f32", "v_cvt_sr_bf8_f32")
-    return chosen >> 2 & 3 if is_rounded else None
+    return chosen >> 2 & 3 if name in ROUNDED_AT_RANDOM else None

@@ -91,9 +91,14 @@ def of_cdna3(name: str) -> str:
 
     Its 8-bit floats are others than RDNA4's, in which ``fnuz`` tells them apart.
     """
+    return of_cdna4(f"{name}_fnuz" if re.search(r"[fb][pf]8", name) else name)
+
+
+def of_cdna4(name: str) -> str:
+    """Of CDNA4, as CDNA3's, but that its 8-bit floats are those of RDNA4."""
     name = re.sub(r"_legacy_([fiu]16)", r"_\1", name)  # which clear the upper half
     name = _CDNA3.get(name, _UNCARRIED.sub(r"v_\1_nc_\2\3", name))
-    return of_rdna2(f"{name}_fnuz" if re.search(r"[fb][pf]8", name) else name)
+    return of_rdna2(name)
 
 
 def of_rdna2(name: str) -> str:

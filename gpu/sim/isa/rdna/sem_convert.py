@@ -87,6 +87,7 @@ TABLE: Final[dict[str, Operation]] = {
     **vector("f64: f32", v_cvt_f64_f32=lambda x: x.to("f64")),
     **vector("f16: f32", v_cvt_f16_f32=lambda x: x.to("f16")),
     **vector("f32: f16", v_cvt_f32_f16=lambda x: x.to("f32")),
+    **vector("f32: i16", v_cvt_f32_bf16=lambda x: x.to("i32").shl(16).bits("f32")),
     **vector(
         "f16: i16",
         v_cvt_f16_u16=lambda x: x.to("i32").from_unsigned("f32").to("f16"),
@@ -104,6 +105,8 @@ TABLE: Final[dict[str, Operation]] = {
     **vector("i16: i32", v_sat_pk_u8_i16=_saturate_pair),
     **vector(
         "i32: f32 f32",
+        v_cvt_pk_f16_f32=lambda x, y: _pack(x.to("f16"), y.to("f16")),
+        v_cvt_pk_bf16_f32=lambda x, y: parts.brain_of(x) | parts.brain_of(y).shl(16),
         v_cvt_pk_rtz_f16_f32=lambda x, y: _pack(parts.toward_zero(x), parts.toward_zero(y)),
         v_cvt_pk_norm_i16_f32=lambda x, y: _pack(_normalized(x, True), _normalized(y, True)),
         v_cvt_pk_norm_u16_f32=lambda x, y: _pack(_normalized(x, False), _normalized(y, False)),

@@ -1,7 +1,11 @@
-"""Floats of 8 bits of RDNA4: FP8 is E4M3 and BF8 is E5M2 of the Open Compute Project.
+"""Floats of 8 bits: FP8 is E4M3 and BF8 is E5M2, on RDNA4 and CDNA4 the Open Compute Project's.
 
 AMD, "RDNA4 Instruction Set Architecture", sections 16.8 and 16.12; OCP, "8-bit Floating Point
 Specification". E4M3 has no infinity: what overflows is NaN, and with MODE.FP16_OVFL the largest.
+
+CDNA3's are FNUZ: half as large for the same bits, without infinities and -0, whose bits are the one
+NaN (LLVM, APFloat.h, Float8E4M3FNUZ and Float8E5M2FNUZ). What overflows is NaN in both, an infinity
+always is.
 """
 
 from __future__ import annotations
@@ -15,15 +19,20 @@ from gpu.sim.isa.rdna import float_parts as parts
 from gpu.sim.isa.rdna.define import vector
 from gpu.sim.isa.values import Value
 
-_FRACTION: Final = {"fp8": 3, "bf8": 2}
-_BIAS: Final = {"fp8": 7, "bf8": 15}
-_LARGEST: Final = {"fp8": 0x7E, "bf8": 0x7B}
-_OVERFLOW: Final = {"fp8": 0x7F, "bf8": 0x7C}
+_FRACTION: Final = {"fp8": 3, "bf8": 2, "fp8_fnuz": 3, "bf8_fnuz": 2}
+_BIAS: Final = {"fp8": 7, "bf8": 15, "fp8_fnuz": 8, "bf8_fnuz": 16}
+_LARGEST: Final = {"fp8": 0x7E, "bf8": 0x7B, "fp8_fnuz": 0x7F, "bf8_fnuz": 0x7F}
+_OVERFLOW: Final = {"fp8": 0x7F, "bf8": 0x7C, "fp8_fnuz": 0x80, "bf8_fnuz": 0x80}
 _NAN: Final = 0x7F
+_NEGATIVE_ZERO: Final = 0x80  # NaN, of FNUZ
+_HIGH: Final = 0x60  # of the magnitude of BF8, whose highest exponents are none of a half
+FORMATS: Final = ("fp8", "bf8")
 
 
 def as_single(byte: Value, kind: str) -> Value:
     """The lowest byte of a dword as a single, which holds it exactly."""
+    if kind.endswith("fnuz"):
+        return _single_of_fnuz(byte & 0xFF, kind)
     sign = (byte & 0x80).shl(8)
     magnitude = byte & 0x7F
     half = (magnitude.shl(10 - _FRACTION[kind]) | sign).to("i16").bits("f16").to("f32")
@@ -31,6 +40,15 @@ def as_single(byte: Value, kind: str) -> Value:
         return half
     nan = half.like(float("nan"))
     return magnitude.eq(_NAN).select(nan, half * 2.0 ** (15 - _BIAS[kind]))
+
+
+def _single_of_fnuz(byte: Value, kind: str) -> Value:
+    magnitude = byte & 0x7F
+    lowered = magnitude.icmp("uge", _HIGH).select(magnitude.like(0x20), 0)
+    raised = lowered.ne(0).select(byte.emitter.const("f32", 2.0 ** (0x20 >> _FRACTION[kind])), 1.0)
+    pattern = (magnitude - lowered).shl(10 - _FRACTION[kind]) | (byte & 0x80).shl(8)
+    single = pattern.to("i16").bits("f16").to("f32") * 2.0 ** (15 - _BIAS[kind]) * raised
+    return byte.eq(_NEGATIVE_ZERO).select(single.like(float("nan")), single)
 
 
 def _rounded(x: Value, kind: str, noise: Value | None = None) -> Value:
@@ -54,6 +72,12 @@ def _rounded(x: Value, kind: str, noise: Value | None = None) -> Value:
     byte = exponent.icmp("ule", 127 - _BIAS[kind]).select(small, normal)
     clamped = frames.mode_bit(x.emitter, layout.MODE_FP16_OVFL)
     over = clamped.select(byte.like(_LARGEST[kind]), _OVERFLOW[kind])
+    if kind.endswith("fnuz"):
+        signed = byte | pattern.lshr(31).shl(7)
+        signed = byte.eq(0).select(0, signed)
+        largest = clamped.select(over | pattern.lshr(31).shl(7), over)
+        signed = byte.icmp("ugt", _LARGEST[kind]).select(largest, signed)
+        return magnitude.icmp("uge", 0x7F800000).select(_NEGATIVE_ZERO, signed)
     over = magnitude.eq(0x7F800000).select(_OVERFLOW[kind], over)  # true infinities stay
     byte = (byte.icmp("ugt", _LARGEST[kind]) | magnitude.eq(0x7F800000)).select(over, byte)
     byte = x.is_nan().select(_NAN, byte)
@@ -99,13 +123,16 @@ def _dot(left: str, right: str) -> Callable[..., Value]:
 
 def _operations() -> Iterator[dict[str, Operation]]:
     for kind in _FRACTION:
+        short, _, behind = kind.partition("_")
+        behind = behind and f"_{behind}"
         for n in range(4):
             yield vector("f32: i32", **{f"v_cvt_f32_{kind}_{n}": _out_of_byte(kind, n)})
-            into = {f"v_cvt_sr_{kind}_f32_{n}": _into_byte(kind, n)}
+            into = {f"v_cvt_sr_{short}_f32{behind}_{n}": _into_byte(kind, n)}
             yield vector("i32: f32 i32 i32", **into)
         yield vector("i64: i16", **{f"v_cvt_pk_f32_{kind}": _pair_of_singles(kind)})
-        yield vector("i16: f32 f32", **{f"v_cvt_pk_{kind}_f32": _pair_of_bytes(kind)})
-        for other in _FRACTION:
+        yield vector("i16: f32 f32", **{f"v_cvt_pk_{short}_f32{behind}": _pair_of_bytes(kind)})
+    for kind in FORMATS:
+        for other in FORMATS:
             yield vector("f32: i32 i32 f32", **{f"v_dot4_f32_{kind}_{other}": _dot(kind, other)})
 
 

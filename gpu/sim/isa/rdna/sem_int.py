@@ -8,9 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gpu.sim.isa import frames
 from gpu.sim.isa.frames import Build, Operation
 from gpu.sim.isa.rdna.define import clz, ctz, extract, high_product, median, vector
-from gpu.sim.isa.values import Value
+from gpu.sim.isa.values import Value, bits_of
+
+
+def _any_function(x: Value, y: Value, z: Value) -> Value:
+    """V_BITOP3: bit 4 x + 2 y + z of the table that the record has, bit by bit.
+
+    LLVM, AMDGPUISelDAGToDAG.cpp, `BitOp3_Op`: tables 0xf0, 0xcc and 0xaa are the sources.
+    """
+    table = frames.splat(x.emitter, "i32", frames.immediate(x.emitter)).to(x.kind)
+    last = bits_of(x.kind) - 1
+    result = x.like(0)
+    for place in range(8):
+        chosen = table.shl(last - place).ashr(last)
+        for source, bit in ((x, 4), (y, 2), (z, 1)):
+            chosen = chosen & (source if place & bit else ~source)
+        result = result | chosen
+    return result
 
 
 def _signed24(x: Value) -> Value:
@@ -197,6 +214,7 @@ TERNARY: Final = vector(
     v_and_or_b32=lambda x, y, z: (x & y) | z,
     v_or3_b32=lambda x, y, z: x | y | z,
     v_xor3_b32=lambda x, y, z: x ^ y ^ z,
+    v_bitop3_b32=_any_function,
     v_min3_i32=lambda x, y, z: x.smin(y).smin(z),
     v_min3_u32=lambda x, y, z: x.umin(y).umin(z),
     v_max3_i32=lambda x, y, z: x.smax(y).smax(z),
@@ -290,6 +308,7 @@ SHORT: Final = {
     ),
     **vector(
         "i16: i16 i16 i16",
+        v_bitop3_b16=_any_function,
         v_mad_u16=lambda x, y, z: x * y + z,
         v_mad_i16=lambda x, y, z: x * y + z,
         v_mad_u16_clamp=lambda x, y, z: _mad_clamped(x, y, z, False),

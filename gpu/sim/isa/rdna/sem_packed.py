@@ -54,6 +54,16 @@ _FLOAT: Final[dict[str, Lanewise]] = {
 }
 
 
+def _shifted_bytes(lowest: int, highest: int) -> Build:
+    """V_ASHR_PK: two integers shifted to the right, then limited to bytes."""
+
+    def build(x: Value, y: Value, count: Value) -> Value:
+        low, high = (each.ashr(count & 31).smax(lowest).smin(highest) & 0xFF for each in (x, y))
+        return (low | high.shl(8)).to("i16")
+
+    return build
+
+
 def _dot2(x: Value, y: Value, start: Value) -> Value:
     total = start
     for first, second in zip(parts.halves(x, "f16"), parts.halves(y, "f16"), strict=True):
@@ -109,6 +119,8 @@ TABLE: Final[dict[str, Operation]] = {
         v_pk_mad_i16=_packed("i16", lambda x, y, z: x * y + z),
         v_pk_mad_u16=_packed("i16", lambda x, y, z: x * y + z),
         v_pk_fma_f16=_packed("f16", parts.fma),
+        v_pk_minimum3_f16=_packed("f16", lambda x, y, z: parts.least(parts.least(x, y), z)),
+        v_pk_maximum3_f16=_packed("f16", lambda x, y, z: parts.greatest(parts.greatest(x, y), z)),
         v_pk_fmac_f16=_packed("f16", parts.fma),
         v_dot2_i32_i16=_dot_integer(16, True, True),
         v_dot2_u32_u16=_dot_integer(16, False, False),
@@ -125,6 +137,11 @@ TABLE: Final[dict[str, Operation]] = {
         v_dot2acc_f32_f16=_dot2,
         v_dot2_f32_bf16=_dot2_brain,
         v_dot2acc_f32_bf16=_dot2_brain,
+    ),
+    **vector(
+        "i16: i32 i32 i32",
+        v_ashr_pk_i8_i32=_shifted_bytes(-128, 127),
+        v_ashr_pk_u8_i32=_shifted_bytes(0, 255),
     ),
     **vector("i16: i32 i32 i16", v_dot2_bf16_bf16=_dot2_into_brain),
     **vector("f32: f32 f32 f32", v_fma_mix_f32=parts.fma),

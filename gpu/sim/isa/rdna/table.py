@@ -4,7 +4,9 @@ A group of the table is a line ``format operands; modifiers`` and indented lines
 ``hex name``. An operand is ``field``, ``field:dwords`` or ``field:h`` (16 bits), with ``s`` before
 the size where only a scalar may stand, ``@glc`` behind it where it is there with that bit alone;
 ``vcc``, ``imm``, ``literal``, ``offset01`` are words. Modifiers are ``neg=mask``, ``abs=mask``,
-``neg_hi=mask`` (a bit per source), ``omod``, ``clamp``, ``opsel``, ``opsel_hi``.
+``neg_hi=mask`` (a bit per source), ``omod``, ``clamp``, ``opsel``, ``opsel_hi``, ``bitop3``,
+``byte_sel``. A table that is added to another one may have groups ``lacks format``, of opcodes that
+it takes away.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from gpu.core.errors import Unsupported
-from gpu.sim.isa.rdna.names import Rename, as_it_is, of_cdna3, of_rdna2, of_rdna4
+from gpu.sim.isa.rdna.names import Rename, as_it_is, of_cdna3, of_cdna4, of_rdna2, of_rdna4
 from gpu.sim.isa.rdna.tables import (
     gfx942,
     gfx942_vector,
+    gfx950,
     gfx1030,
     gfx1030_vector,
     gfx1100,
@@ -35,13 +38,15 @@ CACHE_CONTROLS: Final = frozenset(
 )
 """Memory instructions that only invalidate caches, or write them back."""
 _CDNA3: Final = (gfx942.TABLE, gfx942_vector.TABLE)
+_CDNA4: Final = (*_CDNA3, gfx950.TABLE)
 _RDNA2: Final = (gfx1030.TABLE, gfx1030_vector.TABLE)
 _RDNA3: Final = (gfx1100.TABLE, gfx1100_vector.TABLE)
 _RDNA35: Final = (*_RDNA3, gfx1150.TABLE)
 _RDNA4: Final = (gfx1201.TABLE, gfx1201_vector.TABLE)
 _TABLES: Final[Mapping[str, tuple[tuple[str, ...], Rename]]] = {
     "gfx942": (_CDNA3, of_cdna3),
-    "gfx1030": (_RDNA2, of_rdna2),
+    "gfx950": (_CDNA4, of_cdna4),
+    **dict.fromkeys((f"gfx103{number}" for number in range(7)), (_RDNA2, of_rdna2)),
     **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), (_RDNA3, as_it_is)),
     **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153"), (_RDNA35, as_it_is)),
     **dict.fromkeys(("gfx1200", "gfx1201"), (_RDNA4, of_rdna4)),
@@ -92,7 +97,9 @@ def load_table(chip: str) -> Mapping[tuple[str, int], Opcode]:
     if chip not in _TABLES:
         raise Unsupported(f"no decode table for {chip!r}; there are {', '.join(_TABLES)}")
     texts, rename = _TABLES[chip]
-    found = [opcode for text in texts for opcode in _parse(text, rename)]
+    every = [opcode for text in texts for opcode in _parse(text, rename)]
+    lost = {(o.operands[0].field, o.number) for o in every if o.format == "lacks"}
+    found = [o for o in every if o.format != "lacks" and (o.format, o.number) not in lost]
     signs = {opcode.name: opcode.modifiers for opcode in found if opcode.format == "vop3"}
     return {(o.format, o.number): _with_dpp_signs(o, signs) for o in found}
 

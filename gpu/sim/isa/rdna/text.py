@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import DPP16, LITERAL, NULL, VCC_LO, VGPR
-from gpu.sim.isa.rdna.modifiers import PLACES, chosen_byte, is_high_half, is_long, signs
+from gpu.sim.isa.rdna.modifiers import (
+    PLACES,
+    ROUNDED_AT_RANDOM,
+    chosen_byte,
+    is_high_half,
+    is_long,
+    signs,
+)
 from gpu.sim.isa.rdna.registers import register_name, register_range
 from gpu.sim.isa.rdna.table import CACHE_CONTROLS, Opcode, OperandSpec
 from gpu.sim.isa.rdna.text_scalar import scalar_words
 
 _OMOD: Final = ("", "mul:2", "mul:4", "div:2")
+_OUT_OF_BYTES: Final = re.compile(r"v_cvt_(pk_)?f32_[fb][pf]8")
 _SELECTIONS: Final = (*(f"BYTE_{n}" for n in range(4)), "WORD_0", "WORD_1", "DWORD", "7")
 _CONTROLS: Final = {
     0x130: "wave_shl:1",
@@ -34,6 +43,13 @@ _ATOMIC_HINTS: Final = (
 )
 """By whether the scope is that of the device or the system."""
 _BYPASS: Final = 3
+_SWAPS: Final = {2: "bound_ctrl:1", 1: "fi:1"}
+_WITH_OLD: Final = (
+    *ROUNDED_AT_RANDOM,
+    *("v_cvt_scalef32_pk_fp4_f16", "v_cvt_scalef32_pk_fp4_bf16"),
+)
+"""Instructions whose result is a part of a register, of which LLVM makes a third source."""
+_DECIMAL: Final = 11  # LLVM writes smaller tables of bits so
 _VECTOR_ONLY: Final = frozenset(
     ("vsrc1", "addr", "data", "data0", "data1", "vaddr", "vdata", "vsrc1x", "vsrc1y")
 )
@@ -208,13 +224,17 @@ def _ds_offsets(instruction: Instruction) -> Iterator[str]:
 def _vector_modifiers(instruction: Instruction) -> Iterator[str]:
     fields = instruction.fields
     known = instruction.opcode.modifiers
+    if "bitop3" in known and fields["bitop3"]:
+        yield f"bitop3:{fields['bitop3']:{'d' if fields['bitop3'] < _DECIMAL else '#x'}}"
     if instruction.opcode.format == "vop3p":
         yield from _packed_modifiers(instruction)
+    elif "permlane" in instruction.name and "swap" in instruction.name:
+        yield from (word for bit, word in _SWAPS.items() if fields.get("opsel", 0) & bit)
     elif "permlane" in instruction.name and fields.get("opsel", 0) & 3:
         yield f"op_sel:[{fields['opsel'] & 1},{fields['opsel'] >> 1 & 1}]"
     elif instruction.opcode.format == "vop3" and not any(o.half for o in instruction.operands):
         yield _op_sel(instruction)
-    if byte := chosen_byte(instruction):
+    if "byte_sel" in known and (byte := chosen_byte(instruction)):
         yield f"byte_sel:{byte}"
     if fields.get("clamp") and "clamp" in known:
         yield "clamp"
@@ -263,14 +283,17 @@ def _packed_modifiers(instruction: Instruction) -> Iterator[str]:
 def _op_sel(instruction: Instruction) -> str:
     """Which halves operands are, before RDNA3, on which registers are written so."""
     chosen = instruction.fields["opsel"]
-    if not chosen or "opsel" not in instruction.opcode.modifiers or chosen_byte(instruction):
+    known = instruction.opcode.modifiers
+    if not chosen or "opsel" not in known or "byte_sel" in known:
         return ""
     sources = [PLACES[o.field] for o in instruction.operands if o.field.startswith("src")]
+    if instruction.name.removesuffix("_fnuz") in _WITH_OLD:
+        sources = [0, 1, 2]
     return f"op_sel:[{','.join(str(chosen >> place & 1) for place in (*sources, 3))}]"
 
 
 def _sdwa_modifiers(instruction: Instruction, sdwa: Mapping[str, int]) -> Iterator[str]:
-    if "dst" in sdwa:
+    if "dst" in sdwa and not _OUT_OF_BYTES.match(instruction.name):
         yield f"dst_sel:{_SELECTIONS[sdwa['dst']]}"
         yield f"dst_unused:UNUSED_{('PAD', 'SEXT', 'PRESERVE', '3')[sdwa['unused']]}"
     for place in range(1 + ("vsrc1" in instruction.fields)):

@@ -57,6 +57,8 @@ def translate_vector(context: Context) -> None:
         targets[0] = context.temp()
     operands = dict(zip(("d", "e"), targets, strict=False))
     operands |= dict(zip(("a", "b", "c", "f"), rows, strict=False))
+    if "bitop3" in fields:
+        operands["immediate"] = fields["bitop3"]
     context.emit_rounded(operation, **operands)
     if kind in _FLOATS:
         _finish(context, targets[0], f"s_{{}}_{kind}" if operation.is_scalar else f"{{}}_{kind}")
@@ -278,6 +280,32 @@ def _swap(context: Context) -> None:
     context.emit("move", d=second, a=temp)
 
 
+def _swap_rows(context: Context) -> None:
+    """V_PERMLANE16_SWAP and 32: odd rows of 16 or 32 lanes with the other's even ones.
+
+    Lanes that are not active are read as by DPP: with FI, else BOUND_CTRL makes their values 0.
+    """
+    instruction, wave = context.instruction, context.wave
+    span = 16 if "16" in instruction.name else 32
+    registers = {
+        1: context.rows.vector(instruction.fields["vdst"]),
+        0: context.rows.vector(instruction.fields["src0"] - VGPR),
+    }
+    chosen = instruction.fields.get("opsel", 0)
+    aux = DPP_FETCH_INACTIVE * (chosen & 1) | DPP_BOUND_ZERO * (chosen >> 1)
+    index = context.rows.lanes([lane ^ span for lane in range(wave.lanes)])
+    temps = {odd: context.temp() for odd in registers}
+    for odd, row in registers.items():
+        context.emit("copy", d=temps[odd], a=row)
+    moved = context.temp()
+    for odd, row in registers.items():
+        lanes = sum(1 << lane for lane in range(wave.lanes) if lane // span & 1 == odd)
+        signed = lanes - (1 << 64) if lanes >> 63 else lanes
+        context.emit("dpp", d=moved, a=temps[1 - odd], b=index, immediate=signed, aux=aux)
+        context.emit("move", d=row, a=moved)
+        context.emit("restore_exec")
+
+
 def _swap_halves(context: Context) -> None:
     """V_SWAP_B16, whose operands are halves of registers, perhaps both of one."""
     instruction = context.instruction
@@ -311,6 +339,7 @@ _SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
     "v_pipeflush": _nothing,
     "v_permlane64_b32": _swap_wave_halves,
     "v_swap_b32": _swap,
+    **dict.fromkeys(("v_permlane16_swap_b32", "v_permlane32_swap_b32"), _swap_rows),
     "v_swap_b16": _swap_halves,
     **dict.fromkeys(("v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32"), _between_lanes),
     **dict.fromkeys(("v_permlane16_b32", "v_permlanex16_b32"), _between_lanes),

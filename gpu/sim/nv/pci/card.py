@@ -8,7 +8,8 @@ from typing import Final
 
 from gpu.core.pci import Bar, PciAddress
 from gpu.core.window import TrappedWindow
-from gpu.sim.nv.pci.boards import Board
+from gpu.sim.nv.pci.boards import Board, FalconFacts
+from gpu.sim.nv.pci.falconboot import FalconGsp, Gfw
 from gpu.sim.nv.pci.fsp import Cot, Fsp
 from gpu.sim.nv.pci.gsp import Gsp
 from gpu.sim.nv.pci.images import Known
@@ -16,7 +17,7 @@ from gpu.sim.nv.pci.memory import INSTANCE_BYTES, Memory
 from gpu.sim.nv.pci.registers import BAR_BYTES
 from gpu.sim.nv.pci.rm import Rm
 from gpu.sim.nv.pci.silicon import Halt, Silicon
-from gpu.sim.nv.pci.sysinfo import MIRROR, MIRROR_BYTES
+from gpu.sim.nv.pci.sysinfo import MIRROR_BYTES
 from gpu.sim.pci.function import CardBar, CardBus
 from gpu.sim.physical import Extent
 from gpu.sim.simulation import Simulation
@@ -31,7 +32,7 @@ class NvCard:
 
     Attributes:
         chip: what its blocks share.
-        memory, fsp, gsp, rm: its blocks.
+        memory, starter, gsp, rm: its blocks; what starts GSP is FSP, or the card's own firmware.
     """
 
     vectors = 1
@@ -45,7 +46,7 @@ class NvCard:
         settle_ns: int = 0,
         lenient: bool = False,
     ):
-        """`settle_ns` is how long after power-on FSP is still at work; the rest as of the world."""
+        """`settle_ns` is how long after power-on that is at work; the rest as of the world."""
         self.ids = board.ids
         self.plugged = True
         self.chip = chip = Silicon(board, sim, lenient)
@@ -53,11 +54,18 @@ class NvCard:
         self._address = address
         self._add_identity(chip)
         self.memory = Memory(chip)
-        self.fsp = Fsp(chip, known, settle_ns)
-        self.gsp = Gsp(chip, known)
         self.rm = Rm(chip, lambda: address.domain << 32 | address.bus << 8 | address.device)
+        self.starter: Fsp | Gfw
+        self.gsp: Gsp | FalconGsp
+        if isinstance(board.start, FalconFacts):
+            self.starter = Gfw(chip, settle_ns)
+            self.gsp = falcons = FalconGsp(chip, known, self.memory.flush)
+            falcons.on_boot = self.rm.reset
+        else:
+            self.starter = fsp = Fsp(chip, known, settle_ns)
+            self.gsp = gsp = Gsp(chip, known)
+            fsp.on_boot = partial(self._boot, gsp)
         chip.regs.is_locked = self.gsp.is_locked
-        self.fsp.on_boot = self._boot
         self.gsp.on_start, self.gsp.on_doorbell = self.rm.start, self.rm.ring
         self.rm.on_unload = self.gsp.suspend
         registers = TrappedWindow(BAR_BYTES, self._read, self._write, widest=4)
@@ -91,7 +99,7 @@ class NvCard:
         chip.wpr2 = range(0)
         self.rm.reset()
         self.gsp.reset()
-        self.fsp.reset()
+        self.starter.reset()
         self._quiet_until = chip.sim.clock.now_ns + QUIET_NS
 
     def sample(self) -> None:
@@ -109,14 +117,14 @@ class NvCard:
         """Does what is due; whether there was something."""
         return self.chip.later.run()
 
-    def _boot(self, cot: Cot) -> None:
+    def _boot(self, gsp: Gsp, cot: Cot) -> None:
         self.rm.reset()
         try:
             self.memory.flush()
         except Halt as why:
             self.chip.violation(f"GSP is not reset: {why}")
             return
-        self.gsp.boot(cot)
+        gsp.boot(cot)
 
     def _add_identity(self, chip: Silicon) -> None:
         regs, board = chip.regs, chip.board
@@ -128,7 +136,7 @@ class NvCard:
             regs.add(f"NV_PBUS_SW_SCRATCH({number})", 0x1400 + 4 * number)
         for offset in range(0, MIRROR_BYTES, 4):
             read = partial(self._mirror, offset)
-            regs.add(f"NV_EP_PCFGM + {offset:#x}", MIRROR + offset, read=read, writable=False)
+            regs.add(f"NV_PCFG + {offset:#x}", board.mirror + offset, read=read, writable=False)
 
     def _mirror(self, offset: int) -> int:
         return self.chip.bus.config_word(offset)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from gpu.sim.nv.pci.images import Known
+from gpu.sim.nv.pci.images import Known, facts_of
 from gpu.sim.nv.pci.registers import Refused
 from gpu.sim.nv.pci.silicon import Halt, Silicon
 
@@ -92,7 +92,7 @@ class Fsp:
                 name = f"NV_PFSP_FALCON_COMMON_SCRATCH_GROUP_{group}({number})"
                 initial = _VERSION if (group, number) == (3, 1) else 0
                 regs.add(name, address + 4 * number, initial, writable=False)
-        regs.add("NV_THERM_I2CS_SCRATCH", chip.board.fsp_status, writable=False)
+        regs.add("NV_THERM_I2CS_SCRATCH", facts_of(chip.board).status, writable=False)
         self._forget()
         self._start(settle_ns)
 
@@ -232,11 +232,9 @@ class Fsp:
 
     def _check_cot(self, body: bytes) -> Cot:
         """Raises FspError, Halt."""
-        cot, board = Cot(*COT_FORM.unpack(body)), self._chip.board
-        if cot.version != board.cot_version:
-            raise FspError(
-                NOT_SUPPORTED, f"COT version {cot.version}, this chip has {board.cot_version}"
-            )
+        cot, version = Cot(*COT_FORM.unpack(body)), facts_of(self._chip.board).cot_version
+        if cot.version != version:
+            raise FspError(NOT_SUPPORTED, f"COT version {cot.version}, this chip has {version}")
         if cot.size != COT_FORM.size:
             raise FspError(
                 INVALID_DATA, f"COT has a size of {cot.size:#x}, {COT_FORM.size:#x} wanted"

@@ -13,11 +13,12 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final
 
-from gpu.sim.nv.pci.fmc import Booted, boot
+from gpu.sim.nv.pci.fmc import boot
 from gpu.sim.nv.pci.fsp import Cot
 from gpu.sim.nv.pci.images import Known
 from gpu.sim.nv.pci.registers import LOCKED, Refused
 from gpu.sim.nv.pci.silicon import Halt, Silicon
+from gpu.sim.nv.pci.wprmeta import Booted
 
 BASE, END = 0x110000, 0x114000
 FMC_ERROR: Final = 0x31

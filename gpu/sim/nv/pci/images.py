@@ -3,7 +3,9 @@
 Firmware is signed code that no model can run, so the model takes what it knows and acts as that
 would. It knows the images of the files that a machine is given: those made here, or real ones.
 Containers: ELF files as kernel_gsp.c and Linux's nouveau, gsp/gh100.c and gsp/tu102.c, read them;
-nvfw/fw.h; rmRiscvUcode.h. Contents are random bytes that differ from chip to chip.
+nvfw/fw.h, nvfw/hs.h; rmRiscvUcode.h; nouveau/extract-firmware-nouveau.py. Numbers of ucodes are
+made up, as are the versions of fuses that images are signed for (U). Contents are random bytes that
+differ from chip to chip.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpu.core.files import atomic_write
-from gpu.sim.nv.pci.boards import BOARDS, Board, find_board
+from gpu.sim.nv.pci.boards import BOARDS, Board, FalconFacts, FspFacts, find_board
+from gpu.sim.nv.pci.signed import SIGNATURE_BYTES, Engine, Signed
 
 VERSION: Final = "570.144"
 GSP_NAME: Final = f"nvidia/ga102/gsp/gsp-{VERSION}.bin"
@@ -42,7 +45,8 @@ class Known(NamedTuple):
     """The images that a card takes.
 
     Attributes:
-        fmcs: by their SHA-384.
+        fmcs: by their SHA-384, where FSP starts GSP.
+        signed: for SEC2, where a driver does.
         image: bytes and SHA-256 of RM's.
         signature: what signs that for this chip.
         bootloader: bytes and SHA-256.
@@ -51,6 +55,7 @@ class Known(NamedTuple):
     """
 
     fmcs: Mapping[bytes, Fmc]
+    signed: tuple[Signed, ...]
     image: tuple[int, bytes]
     signature: bytes
     bootloader: tuple[int, bytes]
@@ -58,17 +63,33 @@ class Known(NamedTuple):
     app_version: int
 
 
-def names(board: Board) -> tuple[str, str, str]:
-    """The files that a card needs: RM, its bootloader, the FMC."""
+def names(board: Board) -> tuple[str, ...]:
+    """The files that a card needs: RM, its bootloader, the FMC or what is for SEC2."""
     folder = f"nvidia/{board.name}/gsp"
-    return GSP_NAME, f"{folder}/bootloader-{VERSION}.bin", f"{folder}/fmc-{VERSION}.bin"
+    parts = ("fmc",) if isinstance(board.start, FspFacts) else _for_sec2(board.start)
+    return GSP_NAME, *(f"{folder}/{part}-{VERSION}.bin" for part in ("bootloader", *parts))
+
+
+def facts_of(board: Board) -> FspFacts:
+    """What FSP wants of a board that has it."""
+    assert isinstance(board.start, FspFacts)
+    return board.start
+
+
+def _for_sec2(facts: FalconFacts) -> tuple[str, ...]:
+    return tuple(_UCODES)[: 2 + facts.has_scrubber]
 
 
 def make_images(board: Board, image_bytes: int = _IMAGE_BYTES) -> dict[str, bytes]:
     """The files that a driver of a card may ask for, by their names; RM's has so many bytes."""
-    image, bootloader, fmc = names(board)
-    parts = _make_bootloader(board), _make_fmc(board)
-    return {image: _make_gsp(image_bytes), bootloader: parts[0], fmc: parts[1]}
+    image, bootloader, *others = names(board)
+    made = {image: _make_gsp(image_bytes), bootloader: _make_bootloader(board)}
+    if isinstance(board.start, FspFacts):
+        return made | {others[0]: _make_fmc(board, board.start)}
+    kinds = _for_sec2(board.start)
+    return made | {
+        name: _make_signed(board, kind) for name, kind in zip(others, kinds, strict=True)
+    }
 
 
 def write_images(folder: Path, chip: str) -> dict[str, str]:
@@ -84,15 +105,23 @@ def write_images(folder: Path, chip: str) -> dict[str, str]:
 
 def learn(board: Board, files: Mapping[str, bytes]) -> Known:
     """What a card knows of files. Raises KeyError for one that is missing, or a section."""
-    image_file, bootloader_file, fmc_file = (files[name] for name in names(board))
-    rm, fmc = sections(image_file), sections(fmc_file)
-    known = Fmc(len(fmc["image"]), fmc["publickey"], fmc["signature"])
+    image_file, bootloader_file, *others = (files[name] for name in names(board))
+    rm, fmcs = sections(image_file), {}
+    signed: tuple[Signed, ...] = ()
+    if isinstance(board.start, FspFacts):
+        fmc = sections(others[0])
+        known = Fmc(len(fmc["image"]), fmc["publickey"], fmc["signature"])
+        fmcs = {hashlib.sha384(fmc["image"]).digest(): known}
+    else:
+        kinds = _for_sec2(board.start)
+        signed = tuple(_learn_signed(kind, data) for kind, data in zip(kinds, others, strict=True))
     magic, _, _, header, at, size = struct.unpack_from("<6I", bootloader_file)
     assert magic == _BIN_MAGIC, f"{magic:#x} begins no file of firmware"
     descriptor = struct.unpack_from("<21I", bootloader_file, header)
     bootloader = bootloader_file[at : at + size]
     return Known(
-        {hashlib.sha384(fmc["image"]).digest(): known},
+        fmcs,
+        signed,
         _identity(rm[".fwimage"]),
         rm[f".fwsignature_{board.family}"],
         _identity(bootloader),
@@ -131,8 +160,7 @@ def _random(seed: str, size: int) -> bytes:
 def _make_gsp(size: int) -> bytes:
     """ELF64 with RM, and a signature for each family."""
     parts = {".fwversion": VERSION.encode() + b"\0", ".fwimage": _random("RM", size)}
-    families = {"ga10x", "ad10x", *(board.family for board in BOARDS.values())}
-    for family in sorted(families):
+    for family in sorted(board.family for board in BOARDS.values()):
         parts[f".fwsignature_{family}"] = _random(f"RM for {family}", _SIGNATURE_BYTES)
     parts[".shstrtab"] = _names(parts)
     text, at, body, table = parts[".shstrtab"], 64, b"", bytes(64)
@@ -149,13 +177,13 @@ def _make_gsp(size: int) -> bytes:
 _END: Final = (0, 0, 16, 0)  # link, info, alignment, entry size
 
 
-def _make_fmc(board: Board) -> bytes:
+def _make_fmc(board: Board, facts: FspFacts) -> bytes:
     """ELF32 with the header that Linux's nouveau wants to the byte, and sums of its sections."""
     image = _random(f"FMC of {board.name}", _FMC_BYTES)
     parts = {
         "hash": hashlib.sha384(image).digest(),
-        "publickey": _random(f"key of {board.name}", board.key_bytes),
-        "signature": _random(f"signature of {board.name}", board.signature_bytes),
+        "publickey": _random(f"key of {board.name}", facts.key_bytes),
+        "signature": _random(f"signature of {board.name}", facts.signature_bytes),
         "image": image,
     }
     text = _names({".shstrtab": b"", **parts})
@@ -182,6 +210,46 @@ def _make_bootloader(board: Board) -> bytes:
     header, at = 24, 0x100
     head = struct.pack("<6I", _BIN_MAGIC, 1, at + len(image), header, at, len(image))
     return (head + descriptor).ljust(at, b"\0") + image
+
+
+_UCODES: Final = {"booter_load": 3, "booter_unload": 4, "scrubber": 6}
+_SIGNATURES: Final = 3  # of each, for fuse versions 2, 1 and 0
+_APP_AT, _APP_BYTES, _DATA_AT, _DATA_BYTES, _PATCH_AT = 0x100, 0x1500, 0x1600, 0xA00, 0x1700
+
+
+def _make_signed(board: Board, kind: str) -> bytes:
+    """`nvfw_bin_hdr`, `nvfw_hs_header_v2`, what that points to, and the image."""
+    image = bytearray(_random(f"{kind} of {board.name}", _DATA_AT + _DATA_BYTES))
+    image[_PATCH_AT : _PATCH_AT + SIGNATURE_BYTES] = bytes(SIGNATURE_BYTES)
+    signatures = _random(f"signatures of {kind} of {board.name}", _SIGNATURES * SIGNATURE_BYTES)
+    at = 60 + len(signatures)
+    head = (60, len(signatures), at, at + 4, at + 8, 12, at + 20, at + 24, 36)
+    patch = (_PATCH_AT, 0, 0, Engine.SEC2.value, _UCODES[kind], _SIGNATURES)
+    load = (0, _APP_AT, _DATA_AT, _DATA_BYTES, 1, _APP_AT, _APP_BYTES, 0, 0)
+    body = struct.pack("<9I", *head) + signatures + struct.pack("<15I", *patch, *load)
+    start = 24 + len(body)
+    size = start + len(image)
+    first = struct.pack("<6I", _BIN_MAGIC, 1, size + -size % 256, 24, start, len(image))
+    return first + body + bytes(image)
+
+
+def _learn_signed(kind: str, data: bytes) -> Signed:
+    magic, _, _, header, at, size = struct.unpack_from("<6I", data)
+    assert magic == _BIN_MAGIC, f"{magic:#x} begins no file of firmware"
+    places = struct.unpack_from("<9I", data, header)
+    patch, _ = (_u32(data, place) for place in places[2:4])
+    _, engine, ucode = struct.unpack_from("<3I", data, places[4])
+    count, step = _u32(data, places[6]), places[1] // _u32(data, places[6])
+    load = struct.unpack_from("<9I", data, places[7])
+    image = data[at : at + size]
+    return Signed(
+        *(kind, Engine(engine), ucode, image[load[5] : load[5] + load[6]]),
+        *(image[load[2] : load[2] + load[3]], load[5], patch - load[2]),
+        {
+            count - 1 - n: data[places[0] + n * step : places[0] + (n + 1) * step]
+            for n in range(count)
+        },
+    )
 
 
 def _names(parts: Mapping[str, bytes]) -> bytes:

@@ -38,8 +38,9 @@ class Memory:
         regs.add(high, _WPR2 + 4, read=lambda: address_field(self._bounds[1]), writable=False)
         name = "NV_PGC6_AON_SECURE_SCRATCH_GROUP_42"
         regs.add(name, _SIZE, chip.vram.size >> 20, writable=False)
-        for half, address in zip(("LO", "HI"), chip.board.flush_page, strict=True):
-            regs.add(f"NV_PFB_FBHUB_PCIE_FLUSH_SYSMEM_ADDR_{half}", address)
+        page = chip.board.flush_page
+        for name, address in zip(page.names, page.places, strict=True):
+            regs.add(name, address)
 
     def flush(self) -> None:
         """What an engine does as it is reset: it writes the page that flushes system memory.
@@ -47,14 +48,12 @@ class Memory:
         Raises Halt where a driver told of none, or of one that is not the card's
         (kmemsysInitFlushSysmemBuffer).
         """
-        low, high = (
-            self._chip.regs.value(f"NV_PFB_FBHUB_PCIE_FLUSH_SYSMEM_ADDR_{half}")
-            for half in ("LO", "HI")
-        )
+        page = self._chip.board.flush_page
+        low, high = (self._chip.regs.value(name) for name in page.names)
         what = "the page that flushes system memory"
         if not high | low:
             raise Halt(f"nobody told of {what}")
-        self._chip.put(high << 32 | low, bytes(4), what)
+        self._chip.put((high << 32 | low) << page.shift, bytes(4), what)
 
     @property
     def _bounds(self) -> tuple[int, int]:

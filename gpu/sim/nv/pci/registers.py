@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from gpu.sim.record import DebugChannel
@@ -57,6 +58,7 @@ class Registers:
         self._lenient = lenient
         self._all: dict[int, Register] = {}
         self._at: dict[str, int] = {}
+        self._spans: list[tuple[str, range, Callable[[int], int]]] = []
         self.is_locked: Callable[[int], bool] = lambda address: False
 
     def add(
@@ -72,6 +74,10 @@ class Registers:
         assert address not in self._all, f"{name} and {self._all[address].name} at {address:#x}"
         self._all[address] = Register(name, value, value, read, write, writable)
         self._at[name] = address
+
+    def add_span(self, name: str, place: range, read: Callable[[int], int]) -> None:
+        """Words that are only read, each by its offset in the span."""
+        self._spans.append((name, place, read))
 
     def value(self, name: str) -> int:
         """What a register holds."""
@@ -127,7 +133,7 @@ class Registers:
         if width != 4:
             self.refuse(f"a {what} of {width} bytes at {offset:#x} of BAR 0: registers have 4")
             return None
-        register = self._all.get(offset)
+        register = self._all.get(offset) or self._in_span(offset)
         if register is None:
             said = f"a {what} of register {offset:#x}, which the model does not have"
             if self._lenient:
@@ -135,3 +141,10 @@ class Registers:
             else:
                 self.refuse(said)
         return register
+
+    def _in_span(self, offset: int) -> Register | None:
+        for name, place, read in self._spans:
+            if offset in place:
+                at = offset - place.start
+                return Register(f"{name}({at:#x})", 0, 0, partial(read, at), None, False)
+        return None

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from gpu.sim.nv.pci.fmc import Booted
 from gpu.sim.nv.pci.msgq import PAGE, Message, Queues
 from gpu.sim.nv.pci.silicon import Halt, Silicon
 from gpu.sim.nv.pci.staticinfo import STATIC_INFO_BYTES, make_static_info
 from gpu.sim.nv.pci.sysinfo import why_no_registry, why_no_system_info
+from gpu.sim.nv.pci.wprmeta import Booted
 
 UNLOADING, STATIC_INFO, CONTINUATION, SYSTEM_INFO, REGISTRY = 47, 65, 71, 72, 73
 INIT_DONE, LIBOS_PRINT, LOCKDOWN_NOTICE = 0x1001, 0x100C, 0x101C

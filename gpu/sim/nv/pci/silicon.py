@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gpu.sim.nv.pci.boards import Board
 from gpu.sim.nv.pci.registers import Registers
 from gpu.sim.pci.function import CardBus
@@ -11,9 +9,6 @@ from gpu.sim.pci.later import Later
 from gpu.sim.physical import Pool
 from gpu.sim.simulation import Simulation
 from gpu.sim.translate import PageFault
-
-_DMA_BITS: Final = 52
-"""Hopper and later reach so much of system memory (dev_fb.h, FLUSH_SYSMEM_ADDR_HI_ADR_MASK)."""
 
 
 class Halt(Exception):
@@ -58,8 +53,9 @@ class Silicon:
 
     def _check(self, address: int, size: int, what: str, write: bool) -> None:
         place = f"{what}: {size:#x} bytes at {address:#x}"
-        if address + size > 1 << _DMA_BITS:
-            raise Halt(f"{place} are beyond the {_DMA_BITS} bits that the chip reaches")
+        bits = self.board.dma_bits
+        if address + size > 1 << bits:
+            raise Halt(f"{place} are beyond the {bits} bits that the chip reaches")
         if not self.bus.is_master:
             self.bus.load(address, 1)  # records it
             raise Halt(f"{place}, while the card is no bus master")

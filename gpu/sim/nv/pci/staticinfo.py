@@ -10,8 +10,8 @@ import hashlib
 import struct
 from typing import Final
 
-from gpu.sim.nv.pci.fmc import Booted
 from gpu.sim.nv.pci.silicon import Silicon
+from gpu.sim.nv.pci.wprmeta import Booted
 
 STATIC_INFO_BYTES: Final = 1656
 INTERNAL: Final = (0xC1E00004, 0xCAF00000, 0xCAF00001)

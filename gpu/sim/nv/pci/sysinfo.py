@@ -12,7 +12,7 @@ from typing import Final
 from gpu.sim.nv.pci.silicon import Silicon
 
 SYSTEM_INFO_BYTES: Final = 928
-MIRROR, MIRROR_BYTES = 0x92000, 0x1000  # of config space: dev_xtl_ep_pri.h
+MIRROR_BYTES: Final = 0x1000  # of configuration space
 _INFO: Final = struct.Struct("<10Q5I")
 _ENTRY: Final = struct.Struct("<IB3xII")
 _DWORD, _BINARY, _STRING = 1, 2, 3
@@ -31,7 +31,7 @@ def why_no_system_info(chip: Silicon, place: int, data: bytes) -> Iterator[str]:
         "gpuPhysInstAddr": (found[2], bus.place(3)),
         "nvDomainBusDeviceFunc": (found[4], place),
         "simAccessBufPhysAddr": (found[5], 0),
-        "pciConfigMirrorBase": (found[10], MIRROR),
+        "pciConfigMirrorBase": (found[10], chip.board.mirror),
         "pciConfigMirrorSize": (found[11], MIRROR_BYTES),
         "PCIDeviceID": (found[12], ids.device << 16 | ids.vendor),
         "PCISubDeviceID": (found[13], ids.subsystem_device << 16 | ids.subsystem_vendor),

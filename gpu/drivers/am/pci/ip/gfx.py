@@ -26,6 +26,7 @@ SHARED_BASE, PRIVATE_BASE = 1, 2
 """Bits 63:48 of generic addresses of LDS and of scratch memory."""
 LAST_DOORBELL: Final = 0x8A  # of queues of the command processor (USERQUEUE_END)
 _SETTLE: Final = 0.05
+_SOFT_RESET: Final = 50e-6
 
 
 def start_core(chip: Chip) -> None:
@@ -86,6 +87,21 @@ def _run_compute(chip: Chip, run: bool) -> None:
         **{f"MEC_PIPE{pipe}_ACTIVE": int(run) for pipe in pipes},
     )
     chip.sleep(_SETTLE)
+
+
+def reset_compute(chip: Chip) -> None:
+    """Takes all compute queues off, whatever they do, and lets the processor run anew.
+
+    As gfx_v11_0_soft_reset, but for the pipeline of graphics, which nobody has started: with that
+    left alone, what `start_core` has set stays (tinygrad, T).
+    """
+    core = chip.registers.gc
+    parts = [f"SOFT_RESET_{part}" for part in ("CP", "CPF", "CPC", "CPG")]
+    for on in (1, 0):
+        core.update("GRBM_SOFT_RESET", **dict.fromkeys(parts, on))
+        chip.sleep(_SOFT_RESET)
+    _set_starts(chip)
+    _run_compute(chip, True)
 
 
 def stop_core(chip: Chip) -> None:

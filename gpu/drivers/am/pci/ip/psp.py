@@ -20,12 +20,12 @@ from gpu.core.errors import FirmwareError
 from gpu.drivers.am.pci import ucode
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.ip.claim import mailbox
+from gpu.drivers.am.pci.ip.msg1 import Buffer, firmware_buffer
 from gpu.drivers.am.pci.ucode import Part, SecureImage
 from gpu.drivers.am.target import Version
 from gpu.drivers.boot import BootError
 
 _MIB: Final = 1 << 20
-_BUFFER: Final = _MIB  # what the boot loader and later commands read firmware from
 _RING: Final = 0x1000
 _FRAME_DWORDS: Final = 16
 _READY: Final = 1 << 31
@@ -74,10 +74,11 @@ _PIPES_12: Final = {"pfp": 1, "me": 1, "mec": 2}
 class Psp:
     """The security processor of a card that is being booted."""
 
-    def __init__(self, chip: Chip):
+    def __init__(self, chip: Chip, buffer: Buffer):
+        """``buffer`` is what the boot loader and later commands read firmware from."""
         self.chip = chip
         self._block = chip.registers.mp0
-        self._buffer = chip.place("firmware buffer", _BUFFER, _MIB)
+        self._buffer = buffer
         self._ring = chip.place("PSP ring", _RING)
         self._command = chip.place("PSP command", 0x1000)
         self._fence = chip.place("PSP fence", 0x1000)
@@ -110,15 +111,8 @@ class Psp:
 
     def _give(self, data: bytes, command: int) -> None:
         self._await_loader()
-        self._put(data)
-        self._set(36, self.chip.mc(self._buffer) >> 20)
+        self._set(36, self._buffer.put(data) >> 20)
         self._set(35, command)
-
-    def _put(self, data: bytes) -> None:
-        """Stores firmware in the buffer, which is cleared behind it."""
-        if len(data) > _BUFFER:
-            raise FirmwareError(f"firmware of {len(data)} bytes: {_BUFFER} fit the buffer")
-        self.chip.store(self._buffer, data + bytes(align_up(len(data), 4096) - len(data)))
 
     # The ring
 
@@ -171,9 +165,8 @@ class Psp:
 
     def load_contents(self, contents: bytes) -> int:
         """Gives the table of contents; how much memory firmware will take, in bytes."""
-        self._put(contents)
         command = layout.psp_gfx_cmd_resp(cmd_id=layout.GFX_CMD_ID_LOAD_TOC)
-        place = self.chip.mc(self._buffer)
+        place = self._buffer.put(contents)
         command.cmd.cmd_load_toc.toc_phy_addr_lo = place & 0xFFFF_FFFF
         command.cmd.cmd_load_toc.toc_phy_addr_hi = place >> 32
         command.cmd.cmd_load_toc.toc_size = len(contents)
@@ -196,9 +189,8 @@ class Psp:
 
     def load_part(self, part: Part) -> None:
         """Firmware of another part of the chip."""
-        self._put(part.data)
         command = layout.psp_gfx_cmd_resp(cmd_id=layout.GFX_CMD_ID_LOAD_IP_FW)
-        load, place = command.cmd.cmd_load_ip_fw, self.chip.mc(self._buffer)
+        load, place = command.cmd.cmd_load_ip_fw, self._buffer.put(part.data)
         load.fw_phy_addr_lo, load.fw_phy_addr_hi = place & 0xFFFF_FFFF, place >> 32
         load.fw_size, load.fw_type = len(part.data), part.type
         self.submit(command, f"LOAD_IP_FW of type {part.type}")
@@ -211,7 +203,11 @@ class Psp:
 
 def start_security(chip: Chip) -> None:
     """From a boot loader that waits to firmware in all parts of the chip."""
-    psp = Psp(chip)
+    with firmware_buffer(chip) as buffer:
+        _give_all(chip, Psp(chip, buffer))
+
+
+def _give_all(chip: Chip, psp: Psp) -> None:
     files, read = chip.firmware, chip.load
     image = ucode.parse_secure(files.secure.name, read(files.secure))
     contents = image.parts.get(ucode_layout.PSP_FW_TYPE_PSP_TOC)

@@ -298,7 +298,7 @@ vop3 vdst:h src0; opsel
   1e2 v_sat_pk_u8_i16
 vop3 vdst src0:h; opsel
   1ea v_cvt_i32_i16, 1eb v_cvt_u32_u16
-vop3 vdst src0; opsel
+vop3 vdst src0; opsel byte_sel
   1ec v_cvt_f32_fp8, 1ed v_cvt_f32_bf8
 vop3 vdst:2 src0:h; opsel
   1ee v_cvt_pk_f32_fp8, 1ef v_cvt_pk_f32_bf8
@@ -373,7 +373,7 @@ vop3 vdst src0:s src1:s;
   361 v_writelane_b32
 vop3 vdst:h src0 src1; neg=3 abs=3 opsel
   369 v_cvt_pk_fp8_f32, 36a v_cvt_pk_bf8_f32
-vop3 vdst src0 src1; neg=1 abs=1 opsel
+vop3 vdst src0 src1; neg=1 abs=1 opsel byte_sel
   36b v_cvt_sr_fp8_f32, 36c v_cvt_sr_bf8_f32
 """
 """One group of opcodes per pair of operands and modifiers."""

@@ -117,6 +117,10 @@ smem sdata:8 sbase:4 imm;
   b s_buffer_load_dwordx8
 smem sdata:16 sbase:4 imm;
   c s_buffer_load_dwordx16
+smem ;
+  20 s_dcache_inv, 21 s_dcache_wb, 22 s_dcache_inv_vol, 23 s_dcache_wb_vol
+smem sdata:2;
+  24 s_memtime, 25 s_memrealtime
 smem imm sbase:2 imm;
   26 s_atc_probe
 smem imm sbase:4 imm;

@@ -1,0 +1,258 @@
+"""What every rank runs of meshes: ``meshes.py SEED WHOLE [NAME...]``.
+
+All ``check_...`` by default; WHOLE is 1 for all cases of each, and 0 for a sample by the seed.
+
+All ranks draw the same numbers. Each prints a line of JSON, as `checks.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gpu import Mesh, Tensor, distributed, dtypes, jit, nn
+from gpu.core.errors import (
+    CollectiveMismatch,
+    DeviceMismatch,
+    InvalidType,
+    InvalidValue,
+    ShapeError,
+    Unsupported,
+)
+from tensor.test_sharding import OPERATIONS, REFUSED
+
+group = distributed.init()
+RANK, SIZE = group.rank, group.size
+rng = np.random.default_rng(int(sys.argv[1]))
+WHOLE = sys.argv[2] == "1"
+
+
+def values(*shape: int) -> Any:
+    return rng.normal(size=shape)
+
+
+def raises(kind: type[Exception], call: Callable[[], Any], *texts: str) -> None:
+    try:
+        call()
+    except kind as error:
+        assert all(text in str(error) for text in texts), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+def meshes() -> list[Mesh]:
+    """One device of each rank, two, and two along an axis of their own."""
+    return [
+        Mesh((SIZE,), ("data",)),
+        Mesh((2 * SIZE,), ("data",)),
+        Mesh((SIZE, 2), ("data", "model")),
+    ]
+
+
+def check_parts() -> None:
+    x = values(4 * SIZE, 8)
+    for mesh in meshes():
+        for spec in (("data", None), (None, "data"), ()):
+            t = Tensor(x).shard(mesh, spec)
+            parts = t.local()
+            assert len(parts) == len(mesh.devices)
+            for part, device in zip(parts, mesh.devices, strict=True):
+                assert part.device == device
+            again = Tensor.from_local(parts, mesh, spec)
+            assert again.spec == t.spec == (*spec, *(None,) * (2 - len(spec)))
+            np.testing.assert_array_equal(again.numpy(), x)
+            for other in ((None, "data"), ("data",), ()):
+                moved = t.shard(mesh, other)
+                np.testing.assert_array_equal(moved.numpy(), x)
+    mesh = Mesh((SIZE, 2), ("data", "model"))
+    both = Tensor(x).shard(mesh, (("data", "model"), None))
+    assert both.spec == (("data", "model"), None) and both.local()[0].shape == (2, 8)
+    np.testing.assert_array_equal(both.local()[1].numpy(), x[RANK * 4 + 2 : RANK * 4 + 4])
+    crossed = Tensor(x).shard(mesh, ("model", "data"))
+    np.testing.assert_array_equal((crossed + both).numpy(), x + x)
+
+
+def check_operations() -> None:
+    """Those of the tests of several devices, on values cut over ranks."""
+    x = np.asarray(values(4, 6), np.float32)
+    mesh = Mesh((2,), ("data",)) if SIZE == 2 else Mesh((2, SIZE // 2), ("data", "rest"))
+    for name in OPERATIONS if WHOLE else rng.choice([*OPERATIONS], 4, replace=False):
+        run = OPERATIONS[name]
+        for axis, spec in enumerate((("data",), (None, "data"), ())):
+            if (name, axis) in REFUSED and axis < 2:
+                cut = partial(run, Tensor(x).shard(mesh, spec))
+                raises(Unsupported, lambda cut=cut: cut().realize(), ".to(")
+                continue
+            got = run(Tensor(x).shard(mesh, spec)).numpy()
+            wanted = run(Tensor(x)).numpy()
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{name} {axis}")
+
+
+def check_matmul_and_gradients() -> None:
+    a, b = values(4 * SIZE, 4 * SIZE), values(4 * SIZE, 2 * SIZE)
+    specs = ((), ("data",), (None, "data"))
+    cases = [*product(meshes()[::2], specs, specs)]
+    for number in range(len(cases)) if WHOLE else rng.choice(len(cases), 4, replace=False):
+        mesh, first, second = cases[number]
+        x, y = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)
+        result = x.shard(mesh, first) @ y.shard(mesh, second)
+        result.square().sum().backward()
+        np.testing.assert_allclose(result.numpy(), a @ b, rtol=1e-9)
+        assert x.grad is not None and y.grad is not None and x.grad.device == "CPU"
+        np.testing.assert_allclose(x.grad.numpy(), 2 * a @ b @ b.T, rtol=1e-9)
+        np.testing.assert_allclose(y.grad.numpy(), 2 * a.T @ (a @ b), rtol=1e-9)
+
+
+def check_dtypes() -> None:
+    mesh = Mesh((SIZE,), ("data",))
+    kinds = [dtypes.bool, dtypes.int8, dtypes.uint64, dtypes.bfloat16, dtypes.complex64]
+    for dtype in kinds if WHOLE else [kinds[i] for i in rng.choice(len(kinds), 2, replace=False)]:
+        x = Tensor(values(2 * SIZE, 3) * 3).cast(dtype)
+        cut = x.shard(mesh, ("data",))
+        np.testing.assert_array_equal(cut.numpy(), x.numpy())
+        for run in (lambda t: t[::-1] + t, lambda t: t.sum(0), lambda t: t.max(0)):
+            if dtype.is_complex and run(Tensor([[1.0]])).shape != (1, 1):
+                continue
+            one, many = run(x).numpy(), run(cut).numpy()
+            np.testing.assert_allclose(many.astype(complex), one.astype(complex), rtol=1e-2)
+
+
+def check_writes() -> None:
+    mesh = Mesh((SIZE,), ("data",))
+    expected = values(2 * SIZE, 6)
+    x = Tensor(expected).shard(mesh, ("data",))
+    row = x[1]
+    x[1:3, ::2] = 5
+    expected[1:3, ::2] = 5
+    x += 1
+    expected += 1
+    np.testing.assert_array_equal(row.numpy(), expected[1])
+    assert x.spec == ("data", None)
+    x[0] = x[3]
+    expected[0] = expected[3]
+    np.testing.assert_array_equal(x.realize().numpy(), expected)
+
+
+def trained(mesh: Mesh | None, how: str, steps: int, jitted: bool = True) -> list[Any]:
+    """Losses and weights of a small model in float64, sharded in a way."""
+    draws = np.random.default_rng(3)
+    sizes = [(8, 16), (16, 8), (8, 4)]
+    weights = [Tensor(draws.normal(size=size) / 4, requires_grad=True) for size in sizes]
+    specs: dict[str, list[Any]] = {
+        "data": [(), (), ()],
+        "zero1": [(), (), ()],
+        "zero2": [(), (), ()],
+        "zero3": [("data",), ("data",), ("data",)],
+        "tensor": [(None, "data"), ("data",), ()],
+        "both": [(None, "model"), ("model",), ()],
+    }
+    batch = () if how == "tensor" else ("data",)
+    if mesh is not None:
+        for weight, spec in zip(weights, specs[how], strict=True):
+            weight.shard_(mesh, spec)
+    optimizer = nn.optim.AdamW(weights, lr=0.01)
+    if mesh is not None and how in ("zero1", "zero2"):
+        for state in (*optimizer.m, *optimizer.v):
+            state.shard_(mesh, ("data",))
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        hidden = x
+        for weight in weights[:-1]:
+            hidden = (hidden @ weight).tanh()
+        loss = (hidden @ weights[-1] - y).square().mean()
+        loss.backward()
+        if mesh is not None and how == "zero2":
+            for weight in weights:
+                assert weight.grad is not None
+                weight.grad = weight.grad.shard(mesh, ("data",))
+        optimizer.step()
+        return loss
+
+    run = jit(step) if jitted else step
+    found = []
+    with Tensor.train():
+        for _ in range(steps):
+            x, y = (Tensor(draws.normal(size=(16, size))) for size in (8, 4))
+            if mesh is not None:
+                x, y = x.shard(mesh, batch), y.shard(mesh, batch)
+            found.append(run(x, y).item())
+    if mesh is not None:
+        for weight, spec in zip(weights, specs[how], strict=True):
+            assert weight.spec == (*spec, *(None,) * (2 - len(spec))), (how, weight.spec)
+    return [np.array(found), *(weight.numpy() for weight in weights)]
+
+
+def check_training() -> None:
+    steps = 20
+    alone = trained(None, "", steps)
+    line, square = Mesh((SIZE,), ("data",)), Mesh((SIZE, 2), ("data", "model"))
+    cases = [(line, how) for how in ("data", "zero1", "zero2", "zero3", "tensor")]
+    cases += [(square, how) for how in ("data", "zero1", "zero2", "zero3", "tensor", "both")]
+    for number in range(len(cases)) if WHOLE else rng.choice(len(cases), 1):
+        mesh, how = cases[number]
+        together = trained(mesh, how, steps)
+        for one, many in zip(alone, together, strict=True):
+            np.testing.assert_allclose(many, one, rtol=1e-9, atol=1e-12, err_msg=how)
+        again = trained(mesh, how, steps)
+        for one, many in zip(together, again, strict=True):
+            assert one.tobytes() == many.tobytes(), how
+
+
+def check_mismatch() -> None:
+    """Ranks that compute different things are told so, and go on.
+
+    What one of them keeps changes nothing.
+    """
+    mesh = Mesh((SIZE,), ("data",))
+    x = Tensor(values(2 * SIZE, 3)).shard(mesh, ("data",)).realize()
+    other = (lambda: x.sum(0)) if RANK else (lambda: x.max(0))
+    raises(CollectiveMismatch, lambda: other().numpy(), "rank 0 calls realize(plan", "meshes.py")
+    kept = []
+    for _ in range(3):
+        total = (x * x).sum(0)
+        if RANK == 0:
+            kept.append(total)
+        total.numpy()
+    raises(CollectiveMismatch, lambda: x.sum(0).numpy() if RANK else group.barrier(), "barrier")
+    np.testing.assert_allclose(x.sum(0).numpy(), x.numpy().sum(0), rtol=1e-12)
+
+
+def check_bad_input() -> None:
+    mesh, x = Mesh((SIZE,), ("data",)), Tensor(values(2 * SIZE, 3))
+    raises(InvalidValue, lambda: x.shard(mesh, ("batch",)), "none of the axes")
+    raises(InvalidValue, lambda: x.shard(mesh, ("data", "data")), "twice")
+    raises(InvalidValue, lambda: x.shard(mesh, (None, None, "data")), "3 entries")
+    raises(ShapeError, lambda: x[1:].shard(mesh, ("data",)), "parts of one size")
+    raises(InvalidType, lambda: x.shard(mesh, "data"), "a spec is a tuple")
+    raises(InvalidType, lambda: x.shard(("CPU", "CPU:1"), ("data",)), "goes with a Mesh")
+    raises(InvalidValue, lambda: Mesh((SIZE + 1,), ("data",)), "a multiple of")
+    raises(InvalidValue, lambda: Mesh((SIZE,), ("a", "b")), "a name of its own")
+    raises(DeviceMismatch, lambda: Tensor.from_local(x.to("CPU:3"), mesh, ("data",)), "CPU:3")
+    raises(DeviceMismatch, lambda: x.shard(mesh, ("data",)) + x, "move one of them")
+
+
+def main() -> None:
+    found = {name: each for name, each in globals().items() if name.startswith("check_")}
+    told = {}
+    for name in sys.argv[3:] or found:
+        try:
+            found[name]()
+            told[name] = ""
+        except Exception:
+            told[name] = traceback.format_exc()
+    sys.stdout.write(json.dumps({"rank": RANK, "told": told}) + "\n")
+    sys.stdout.flush()
+    if any(told.values()):
+        os._exit(0)  # others may wait for this rank for ever
+
+
+main()
