@@ -174,11 +174,13 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "safetensors": partial(_lacks_module, "safetensors"),
     "setuptools": _lacks_setuptools,
     "torch": partial(_lacks_module, "torch"),
+    "transformers": partial(_lacks_module, "transformers"),
     "webgpu": _lacks_webgpu,
 }
 """By name, what tells why it cannot be used; of what can, None."""
 
 OPT_IN: Final = {
+    "transformers": "compiles models for minutes",
     "autogen": "fetches 270 MB from Debian's archive",
     "nvidia-source": "fetches 66 MB from Debian's archive",
 }

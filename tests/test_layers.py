@@ -119,6 +119,8 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
     # Tensors of several processes.
     "gpu.distributed": ("gpu.core", "gpu.runtime", "gpu.compiler.ir", "gpu.tensor"),
+    # torch's compiler on ours; whoever is not this does not import torch.
+    "gpu.torch": ("gpu.core", "gpu.runtime", "gpu.compiler.ir", "gpu.tensor", "gpu.nn"),
     "gpu.cli": ("gpu",),  # everything
 }
 # What a package and all below it must not import, though it lies in what they may.
