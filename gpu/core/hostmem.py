@@ -71,7 +71,13 @@ def release(address: int, size: int) -> None:
     unmap(address, size)
 
 
-def map_anonymous(size: int, address: int = 0, fixed: bool = False, populate: bool = False) -> int:
+def map_anonymous(
+    size: int,
+    address: int = 0,
+    fixed: bool = False,
+    populate: bool = False,
+    sparse: bool = False,
+) -> int:
     """Maps zeroed, readable and writable memory of this process alone; returns its address.
 
     Args:
@@ -79,11 +85,14 @@ def map_anonymous(size: int, address: int = 0, fixed: bool = False, populate: bo
         address: where to put it; a mere wish unless `fixed`.
         fixed: take the place of whatever is at `address`.
         populate: touch every page now rather than on first use.
+        sparse: few of its pages will be used: the others do not count as memory that this process
+            may need, of which Linux refuses to fork more than the machine has.
 
     Raises InvalidValue for a size or address that cannot be, OutOfMemory, TransportError.
     """
     flags = MAP_PRIVATE | MAP_ANONYMOUS
     flags |= (MAP_FIXED if fixed else 0) | (MAP_POPULATE if populate else 0)
+    flags |= MAP_NORESERVE if sparse else 0
     return map_file(-1, 0, size, PROT_READ | PROT_WRITE, flags, address)
 
 

@@ -433,7 +433,7 @@ def test_compute_queues_that_do_not_stop_are_told() -> None:
     port = PciPort(chip, SMALL)
     port.open_queue("compute", 0)
     lying.reads["CP_HQD_ACTIVE"] = 1
-    with pytest.raises(BootTimeout, match=r"closing compute queue 0.*CP_HQD_ACTIVE"):
+    with pytest.raises(BootTimeout, match=r"resetting the compute processor.*CP_HQD_ACTIVE"):
         port.close()
     sim.close()
 

@@ -46,6 +46,10 @@ EXAMPLES: dict[object, Any] = {
 }
 
 
+# Tables; and what only processes that have torch import.
+_NOT_IMPORTED = ("gpu.autogen", "gpu.torch.")
+
+
 def _below(kind: type[GpuError]) -> Iterator[type[GpuError]]:
     for found in kind.__subclasses__():
         yield found
@@ -56,7 +60,7 @@ def _below(kind: type[GpuError]) -> Iterator[type[GpuError]]:
 def all_errors() -> list[type[GpuError]]:
     """Every kind of error that the package has."""
     for module in pkgutil.walk_packages(gpu.__path__, "gpu."):
-        if not module.name.startswith("gpu.autogen") and not module.name.endswith("__main__"):
+        if not module.name.startswith(_NOT_IMPORTED) and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     ours = [kind for kind in _below(GpuError) if kind.__module__.startswith("gpu.")]
     return [GpuError, *dict.fromkeys(ours)]

@@ -159,10 +159,15 @@ def test_lanes_a_few_elements_apart_are_picked_from_vectors(
 
 def test_factors_of_masked_partial_results_are_whole_vectors() -> None:
     kernel = parse_kernel(ROWS.format(n=21, size=7 * 21))
-    for opt in (Rfactor("a", 12, 8), Split("b", 128, "pad"), Split("b", 32, "mask")):
+    for opt in (Rfactor("a", 12, 8), Split("b", 128, "pad"), Split("b", 128, "mask")):
         with pytest.raises(IllegalOpt, match=str(opt[1])):
             apply(kernel, [opt])
-    for opt in (Rfactor("a", 16, 8), Rfactor("c", 64, 64), Split("b", 64, "pad")):
+    for opt in (
+        Rfactor("a", 16, 8),
+        Rfactor("c", 64, 64),
+        Split("b", 64, "pad"),
+        Split("b", 32, "mask"),
+    ):
         done = apply(kernel, [opt])
         x = random(7, 21)
         less = x - x.max(1, keepdims=True)

@@ -291,7 +291,7 @@ def test_more_elements_than_can_be_counted_are_refused() -> None:
 
 
 def test_a_long_sum_is_shared_out() -> None:
-    x = Tensor(np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32))
+    x = Tensor(np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32))
     kernels = [
         stage.text
         for stage in explain([x.sum()._node], is_computed, LLVMRenderer(host_target(None, 2)))

@@ -154,7 +154,7 @@ class Engine:
         free = (ctypes.c_uint64 * threads.MOST_THREADS)()
         machine.threads, machine.ready = ctypes.addressof(all_threads), ctypes.addressof(ready)
         machine.free = ctypes.addressof(free)
-        self._stacks = hostmem.map_anonymous(threads.MOST_THREADS * _STACK)
+        self._stacks = hostmem.map_anonymous(threads.MOST_THREADS * _STACK, sparse=True)
         self._kept += [switch, code, all_threads, ready, free]
         self._run = ctypes.CFUNCTYPE(None)(code.address("gpu_metal_run"))
         self._functions = {name: code.address(name) for name in functions}

@@ -166,7 +166,7 @@ class Runtime:
         self._selectors: dict[str, int] = {}
         self._selector_names: list[str] = []
         self._selector_base = hostmem.reserve(8 * _SELECTORS)
-        self._base = hostmem.map_anonymous(_OBJECTS)
+        self._base = hostmem.map_anonymous(_OBJECTS, sparse=True)
         self._next = self._base
         self._objects: dict[int, NSObject] = {}
         self._ended: dict[int, str] = {}
