@@ -28,8 +28,10 @@ def mpiexec(
     """Runs a program of `PROGRAMS` on as many ranks, however few cores there are."""
     found = find_mpiexec()
     assert found is not None, "the test needs mpi"
+    tests = str(PROGRAMS.parents[1])
     environ = {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH")))),
         "MPI_TIMEOUT": PATIENCE,
         # Open MPI: what is needed in containers, where the tests are root's.
         **dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"),

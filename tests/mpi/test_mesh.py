@@ -34,6 +34,7 @@ def test_two_ranks(name: str, need: Callable[[str], None]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", CHECKS)
 def test_all_cases(name: str, ranks: int, need: Callable[[str], None]) -> None:
