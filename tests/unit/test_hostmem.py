@@ -55,14 +55,15 @@ def test_map_anonymous_is_zeroed_memory() -> None:
 
 
 def test_sparse_memory_is_none_that_the_process_may_need() -> None:
+    start = hostmem.reserve(6 * PAGE)  # so that no neighbour is joined with it
     for sparse in (False, True):
-        address = hostmem.map_anonymous(4 * PAGE, sparse=sparse)
+        address = hostmem.map_anonymous(4 * PAGE, start + PAGE, fixed=True, sparse=sparse)
         with open("/proc/self/smaps") as file:
             text = file.read()
         flags = text[text.index(f"{address:x}-") :].split("VmFlags:", 1)[1].split("\n", 1)[0]
         assert ("ac" in flags.split()) is not sparse  # VM_ACCOUNT: counted when memory is promised
         ctypes.memset(address, 7, 4 * PAGE)
-        hostmem.unmap(address, 4 * PAGE)
+    hostmem.release(start, 6 * PAGE)
 
 
 def test_fixed_mappings_take_the_place_of_a_reservation() -> None:
