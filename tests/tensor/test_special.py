@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -356,3 +357,16 @@ def test_the_tables_are_what_their_documentation_says() -> None:
             at = rng_for(piece.low).uniform(piece.low, piece.high)
             found = piece.of(Tensor([at], dtype="float64", device=CPU)).item()
             assert math.isclose(found, exact(at), rel_tol=1e-14)
+
+
+@pytest.mark.parametrize("name", special.__all__)
+def test_what_is_no_tensor_is_refused_by_name(name: str) -> None:
+    function = getattr(special, name)
+    arguments: dict[str, object] = {"n": 1, "p": 2, "dim": 0, "other": "a text"}
+    needed = [
+        arguments.get(each.name, "a text")
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty
+    ]
+    with pytest.raises(InvalidType, match="tensor, got"):
+        function(*needed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
@@ -13,9 +13,11 @@ from gpu.tensor import customgrad
 from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase
 from gpu.tensor.elementwise import Elementwise
+from gpu.tensor.gradients import check_tensor
 from gpu.tensor.precision import float_function, float_operation
 
 T = TypeVar("T", bound=Elementwise)
+P = ParamSpec("P")
 Slope = Callable[..., Elementwise]
 _OfOne = Callable[[T], T]
 
@@ -30,7 +32,7 @@ def with_slope(slope: Slope | None) -> Callable[[_OfOne[T]], _OfOne[T]]:
     """
 
     def decorate(function: _OfOne[T]) -> _OfOne[T]:
-        return float_function(_sloped(function, [slope]))
+        return of_tensor(float_function(_sloped(function, [slope])))
 
     return decorate
 
@@ -46,6 +48,17 @@ def with_slopes(*slopes: Slope | None) -> Callable[[Callable[[T, T], T]], Callab
         return of_two(_sloped(function, slopes))
 
     return decorate
+
+
+def of_tensor(function: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
+    """A function that refuses a first argument that is no tensor by its name."""
+
+    @wraps(function)
+    def run(input: T, *args: P.args, **kwargs: P.kwargs) -> T:
+        check_tensor(input, f"the input of {function.__name__}")
+        return function(input, *args, **kwargs)
+
+    return cast("Callable[Concatenate[T, P], T]", run)
 
 
 def of_two(function: Callable[[T, T], T]) -> Callable[[T | Operand, T | Operand], T]:
