@@ -47,7 +47,7 @@ EXAMPLES: dict[object, Any] = {
 
 
 # Tables; and what only processes that have torch import.
-_NOT_IMPORTED = ("gpu.autogen", "gpu.torch.")
+_NOT_IMPORTED = ("gpu.autogen", "gpu.torch")
 
 
 def _below(kind: type[GpuError]) -> Iterator[type[GpuError]]:
