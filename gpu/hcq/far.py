@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from gpu.core.interrupts import put_off
 from gpu.core.window import MemoryWindow, Window
 from gpu.hcq.ports import Memory
 
@@ -86,8 +87,8 @@ class FarRing:
         """A function that is `QueuePort.publish`, for one caller at a time.
 
         Nothing is read: what waits for the device finds where it is lost. Interrupted before the
-        value is stored it has done nothing that the device sees; behind that the next doorbell
-        rings for both.
+        value is stored it has done nothing that the device sees; from there to the doorbell, on
+        which whoever waits for the value relies, a Ctrl-C is put off.
         """
         ring, put, told, doorbell = self.ring, self.put, self.told, self.doorbell
 
@@ -104,7 +105,8 @@ class FarRing:
                 told.write(0, 4, written & 0xFFFF_FFFF)
             put.write(0, 8, written)
             self.flush()
-            ctypes.c_uint64.from_address(last).value = value
-            doorbell.write(0, 8, written + self.bias)
+            with put_off():
+                ctypes.c_uint64.from_address(last).value = value
+                doorbell.write(0, 8, written + self.bias)
 
         return publish

@@ -16,7 +16,7 @@ from gpu.hcq.conformance import CHECKS, peers
 
 Coherence = Literal["check", "oldest"]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(0)]
 # Two cards copy through the machine's memory, of which a card over USB reaches none.
 NAMES = [name for name, check in CHECKS.items() if check not in peers.CHECKS]
 NOT_OVER_USB = ("mapped_host_memory",)
