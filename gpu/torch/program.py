@@ -212,8 +212,8 @@ class Program:
         loose = tuple(
             number for node, number in numbers.items() if not _is_variable(_expression_of(node))
         )
-        most = tuple((str(s), limit.most) for s, limit in limits.items())
-        key = (tuple(layouts), most, loose, compile_settings())
+        bounds = tuple((str(s), limit.key) for s, limit in limits.items())
+        key = (tuple(layouts), bounds, loose, compile_settings())
         form = self._forms.get(key)
         if form is None:
             form = self._capture(tensors, layouts, known, numbers)

@@ -23,11 +23,16 @@ class Bound(NamedTuple):
 
     Attributes:
         value: what it is now.
-        most: what a program for this call takes at most; the value itself where that is fixed.
+        most: what a program for this call takes at most; None for one that takes the value alone.
     """
 
     value: int
-    most: int
+    most: int | None
+
+    @property
+    def key(self) -> Any:
+        """What programs for one bound have in common."""
+        return self if self.most is None else self.most
 
 
 def expression(size: int | torch.SymInt) -> Any:
@@ -49,14 +54,14 @@ def variables_in(shapes: Iterable[Sequence[Any]]) -> set[Variable]:
 def bounds(values: dict[Variable, int], fixed: bool) -> dict[Variable, Bound]:
     """What a program is for that is to take these values, or, where `fixed`, no others."""
     return {
-        symbol: Bound(value, value if fixed else max(_LEAST, 1 << (value - 1).bit_length()))
+        symbol: Bound(value, None if fixed else max(_LEAST, 1 << (value - 1).bit_length()))
         for symbol, value in values.items()
     }
 
 
 def bind(symbol: Variable, bound: Bound) -> Any:
     """The variable, or where it is fixed its value, as a size of ours."""
-    if bound.most == bound.value:
+    if bound.most is None:
         return bound.value
     return Var(str(symbol), 1, bound.most).bind(bound.value)
 

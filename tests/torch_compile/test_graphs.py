@@ -160,6 +160,19 @@ def test_one_program_takes_many_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) == 4  # forward and backward, up to 16 and up to 32
 
 
+@pytest.mark.parametrize("counts", [(20, 32, 17), (32, 20, 16, 9)], ids=str)
+def test_sizes_that_are_as_large_as_their_program_takes(counts: tuple[int, ...]) -> None:
+    """A program for up to 32 is none for 32 alone, whichever of its sizes comes first."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.cat([x, x * 2]).softmax(0), x.mean(0) * x.shape[0]
+
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for count in counts:
+        x = torch.randn(count, 5)
+        torch.testing.assert_close(compiled(x), function(x))
+
+
 def test_sizes_that_do_not_fit_a_variable_are_compiled_one_by_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
