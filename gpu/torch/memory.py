@@ -44,7 +44,7 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout:
     """How elements of a shape with these strides lie. Sizes are plain numbers."""
     axes = range(len(shape))
     repeated = tuple(a for a in axes if strides[a] == 0 and shape[a] > 1)
-    order = tuple(sorted(axes, key=lambda a: -strides[a] if shape[a] > 1 else -_free(a, strides)))
+    order = tuple(sorted(axes, key=lambda axis: -strides[axis]))
     expected = 1
     for axis in reversed(order):
         if axis in repeated or shape[axis] == 1:
@@ -53,11 +53,6 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout:
             return Layout(tuple(axes), (), False)
         expected *= shape[axis]
     return Layout(order, repeated, True)
-
-
-def _free(axis: int, strides: Sequence[int]) -> int:
-    """Where an axis of one element, whose stride means nothing, goes: it is left where it is."""
-    return strides[axis]
 
 
 def packed(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:

@@ -6,7 +6,8 @@ for each doubling and no more, and memory is at most twice what is needed along 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import sympy
@@ -74,8 +75,15 @@ def evaluate(size: Any, known: dict[Variable, Any]) -> Any:
         return int(size)
     if size in known:
         return known[size]
+    names, function = _function(size)
+    return function(*(known[name] for name in names))
+
+
+@lru_cache
+def _function(size: Any) -> tuple[list[Variable], Callable[..., Any]]:
+    """The variables of an expression, and what computes it of them."""
     names = sorted(size.free_symbols, key=str)
-    return sympy.lambdify(names, size, modules=[_FUNCTIONS])(*(known[name] for name in names))
+    return names, sympy.lambdify(names, size, modules=[_FUNCTIONS])
 
 
 # Torch's own functions in expressions of sizes (torch/utils/_sympy/functions.py).

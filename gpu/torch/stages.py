@@ -7,6 +7,7 @@ so that there are as few stages as can be.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,6 @@ _DROPOUT: Final = overload("native_dropout")
 ATTENTION: Final = overload("_scaled_dot_product_flash_attention_for_cpu")
 # Torch's takes sums that ours does not make.
 ATTENTION_BACKWARD: Final = overload("_scaled_dot_product_flash_attention_for_cpu_backward")
-_TENSORS: Final = (torch.Tensor,)
 
 
 def dropout_mask(sizes: Sequence[int], p: float) -> torch.Tensor:
@@ -117,11 +117,11 @@ def why_torch(node: fx.Node, refused: dict[fx.Node, str]) -> str | None:
         return "there is no row for it"
     inputs = [value for each in node.all_input_nodes for value in values_of(each)]
     for value in (*inputs, *values_of(node)):
-        if isinstance(value, _TENSORS) and value.dtype not in OURS:
+        if isinstance(value, torch.Tensor) and value.dtype not in OURS:
             return f"there is no dtype for {value.dtype}"
-        if isinstance(value, _TENSORS) and value.layout is not torch.strided:
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             return f"its layout is {value.layout}"
-        if isinstance(value, _TENSORS) and _depends_on_values(value):
+        if isinstance(value, torch.Tensor) and _depends_on_values(value):
             return "a shape depends on values"
     return None
 
@@ -170,8 +170,6 @@ def stages_of(
 
 def _takes_part(node: fx.Node) -> bool:
     """Whether a node is one of several results of another."""
-    import operator
-
     return node.target is operator.getitem
 
 
