@@ -50,6 +50,7 @@ class _Function(FunctionPrinter):
         self.residues = Residues()
         features = target.features.replace("+", "").split(",")
         self.dots = dots_of(target.name, features)
+        self.hides_masks = "avx512f" in features
 
     def text(self) -> str:
         """The whole module."""
@@ -136,7 +137,7 @@ class _Function(FunctionPrinter):
         )
         streaming = bool(inst.attr and inst.attr[0])
         residue = self.residues.of(inst.args[1], stored.lanes) if streaming else None
-        memory.store(self.emitter, access, value, streaming, residue)
+        memory.store(self.emitter, access, value, streaming, residue, self.hides_masks)
 
     def _prefetch(self, inst: Inst) -> None:
         memory.prefetch(self.emitter, inst.args[0].dtype, *self._args(inst))

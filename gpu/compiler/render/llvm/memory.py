@@ -8,6 +8,7 @@ select where a branch could be mispredicted. A bool is a byte in memory, where a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from gpu.compiler.render.llvm.text import (
     Emitter,
@@ -18,6 +19,9 @@ from gpu.compiler.render.llvm.text import (
     value_element,
 )
 from gpu.core.dtype import DType, dtypes
+
+# Elements that wider ones may be narrowed to.
+_NARROW: Final = frozenset({"i8", "i16", "i32"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +94,17 @@ def _load_memory(emitter: Emitter, access: Access) -> Value:
 
 
 def store(
-    emitter: Emitter, access: Access, value: Value, streaming: bool, residue: int | None
+    emitter: Emitter,
+    access: Access,
+    value: Value,
+    streaming: bool,
+    residue: int | None,
+    hides_masks: bool = False,
 ) -> None:
     """Writes `value`; past the caches if `streaming` and not masked or scattered.
 
-    `residue` is what the index leaves when divided by the lanes, where that is known.
+    `residue` is what the index leaves when divided by the lanes, where that is known. With
+    `hides_masks` LLVM does not know which lanes of narrow integers a mask excludes.
     """
     if value_element(access.dtype) != access.type.element:
         value = emitter.convert("zext", value, access.type.element)
@@ -107,11 +117,31 @@ def store(
             emitter.line(f"store {element}, {address}, align {align}")
     elif access.mask is not None:
         name = f"llvm.masked.store.{access.type.mangled}.p0"
-        emitter.effect(name, value, addresses, integer(Type("i32"), align), access.mask)
+        mask = access.mask
+        if hides_masks and access.type.element in _NARROW:
+            mask = _hidden(emitter, mask)
+        emitter.effect(name, value, addresses, integer(Type("i32"), align), mask)
     elif streaming:
         _store_streaming(emitter, value, addresses, access, residue)
     else:
         emitter.line(f"store {value}, {addresses}, align {align}")
+
+
+def _hidden(emitter: Emitter, mask: Value) -> Value:
+    """The mask out of code of which LLVM only knows that it gives as many bits.
+
+    Of a mask with one known lane LLVM (22.1, lib/Target/X86/X86ISelLowering.cpp,
+    `reduceMaskedStoreToScalarStore`) makes the store of one element, which has the width before the
+    elements were narrowed: what lies behind it in memory is lost.
+    """
+    bits = Type(f"i{mask.type.lanes}")
+    word = Type("i64" if mask.type.lanes > 32 else "i32")
+    packed = emitter.value(bits, f"bitcast {mask} to {bits}")
+    wide = emitter.convert("zext", packed, word.element)
+    known = emitter.value(word, f'call {word} asm "", "=r,0"({wide})')
+    return emitter.value(
+        mask.type, f"bitcast {emitter.convert('trunc', known, bits.element)} to {mask.type}"
+    )
 
 
 def prefetch(emitter: Emitter, dtype: DType, pointer: Value, index: Value) -> None:
