@@ -15,7 +15,7 @@ WORD: Final = 32  # bits
 WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
 # What machines and libraries have of these is less exact than what they are derived to, or slower;
 # or few have any.
-DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin", "fmod", *DOTS})
+DERIVED: Final = frozenset({"exp", "exp2", "expm1", "log2", "sin", "fmod", *DOTS})
 NARROW_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from gpu.core.dtype import DType, dtypes
+from gpu.core.dtype import DType
 
 V = TypeVar("V")
 Number = bool | int | float
@@ -153,6 +153,6 @@ def unless_all(
         chosen = (b.op("where", is_near, n, a.value) for n, a in zip(near, right, strict=True))
         return (x, is_near, *chosen)
 
-    far = is_near.select(*(Term(b, b.const(dtypes.int32, number)) for number in (0, 1)))
+    far = is_near ^ True
     first = (x.value, is_near.value, *(term.value for term in near))
     return tuple(Term(b, value) for value in b.repeat(far.value, 1, first, step)[2:])
