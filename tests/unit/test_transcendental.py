@@ -200,7 +200,11 @@ def float32_arguments():
         ("exp2", "ends", near(np.array([128.0, -126.0, -149.0, -150.0]), f32, 2000)),
         ("expm1", "normal", uniform(-20, 89, 200_000)),
         ("expm1", "around 0", uniform(-1, 1, 200_000)),
-        ("expm1", "ends", near(np.array([88.7228, 88.3762, -16.6355, -17.3287, 0.3466]), f32, 2000)),
+        (
+            "expm1",
+            "ends",
+            near(np.array([88.7228, 88.3762, -16.6355, -17.3287, 0.3466]), f32, 2000),
+        ),
         ("log2", "around 1", near(around_one, f32, 1)),
         ("log2", "next to 1", near(np.array([1.0]), f32, 50_000)),
         ("sin", "moderate", uniform(-8192, 8192, 300_000)),

@@ -436,10 +436,14 @@ class _Linearizer:
     def read_memory(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst:
         lanes = self.addresses.lanes(where.vars | mask.subst(self.unrolled).vars)
         step = self.addresses.lane_step(where) or 0
-        index, condition, backwards = self.access(where, mask, lanes)
         # What lies between elements of memory that is written may be another thread's.
-        is_read = buf not in self.written and not buf.image and condition is None
-        if is_read and 1 < step <= self.near_step:
+        is_read = buf not in self.written and not buf.image
+        if is_read and self.near_step > 1 and self.addresses.lane_step(where) is None:
+            picked = self.picked(buf, where, mask.subst(self.unrolled))
+            if picked is not None:
+                return picked
+        index, condition, backwards = self.access(where, mask, lanes)
+        if is_read and condition is None and 1 < step <= self.near_step:
             return self.stepping(buf, self.addresses.first_lane(where), step, lanes)
         args = (self.pointers[buf], index) + (() if condition is None else (condition,))
         if buf in self.written:
@@ -468,6 +472,37 @@ class _Linearizer:
             # What has its lane now stays there; the others are in vectors that follow.
             order = [lane if i < at + lanes else i for lane, i in enumerate(order)]
         return vector
+
+    def picked(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst | None:
+        """Lanes out of two vectors that begin and end with what they need; None if it is far apart.
+
+        So one element for several lanes is loaded once, as rows side by side in a vector need it.
+        """
+        places = self.addresses.places(where, mask)
+        needed = [place for place in places or () if place is not None]
+        if places is None or not needed:
+            return None
+        lane = self.addresses.lane
+        assert lane is not None
+        first, span = min(needed), max(needed) - min(needed) + 1
+        if span > 2 * lane.lanes:
+            return None
+        width, start = 1 << (span.bit_length() - 1), where.subst({lane.var: 0}) + first
+
+        def part(at: int) -> Inst:
+            args = (self.pointers[buf], self.addresses.value(start + at))
+            return self.emitter.pure("load", buf.dtype, width, args, guarded=True)
+
+        low, high = part(0), part(span - width)
+        order = [0 if place is None else place - first for place in places]
+        lanes = tuple(i if i < width else i - span + 2 * width for i in order)
+        vector = low
+        if width > 1:
+            vector = self.emitter.pure("shuffle", buf.dtype, lane.lanes, (low, high), (lanes,))
+        condition = self.addresses.mask(mask)
+        if condition is None:
+            return self.emitter.widen(vector, lane.lanes)
+        return self.builder.where(condition, vector, self.builder.const(buf.dtype, 0))
 
     def written_memory(self, buf: K.Buf, lanes: int, args: tuple[Inst, ...]) -> Inst:
         """A load of what stores change. Threads load an element of team memory once, and again
