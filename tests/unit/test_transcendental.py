@@ -84,7 +84,7 @@ class NumpyBuilder:
         return x.view(dtype.np)
 
     def repeat(self, count, most, initial, step):
-        assert 0 <= count.min() and count.max() <= most
+        assert count.min() >= 0 and count.max() <= most
         for _ in range(int(count.max())):
             initial = step(*initial)
         return initial

@@ -122,8 +122,8 @@ _ROWS: Final = (
 OPS: Final = {row.name: row for row in _ROWS}
 # Operations that take as long, or are as much code, as several others: about how many.
 COSTLY_OPS: Final = {
-    "exp": 12, "exp2": 12, "expm1": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
-    "fmod": 30,
+    "exp": 12, "exp2": 12, "expm1": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8,
+    "tmod": 8, "fmod": 30,
 }  # fmt: skip
 
 

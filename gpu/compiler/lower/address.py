@@ -70,7 +70,7 @@ class Addresses:
             return None
         for lane in range(self.lane.lanes):
             holds, apart = mask.subst({var: lane}), e.subst({var: lane}) - base
-            if holds is not ALWAYS and holds is not NEVER or apart.vars:
+            if holds not in (ALWAYS, NEVER) or apart.vars:
                 return None
             found.append(apart.const if holds is ALWAYS else None)
         return found

@@ -267,5 +267,6 @@ def _element(b: Builder[V], word: V, dtype: DType, number: int) -> V:
 DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
     "neg": _neg, "abs": _abs, "sub": _sub, "le": _le, "ne": _ne, "fma": _fma,
     "rint": _rint, "trunc": _trunc, "floor": _floor, "fmod": fmod,
-    "exp": exp, "exp2": exp2, "expm1": expm1, "log2": log2, "sin": sin, **{name: _dot(name) for name in DOTS},
+    "exp": exp, "exp2": exp2, "expm1": expm1, "log2": log2, "sin": sin,
+    **{name: _dot(name) for name in DOTS},
 }  # fmt: skip

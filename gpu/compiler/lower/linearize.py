@@ -72,6 +72,7 @@ class _Linearizer:
         self.fused = "fma" in target.native.ops
         self.paired = target.native.paired
         self.near_step = target.near_step
+        self.target = target
         self.transposes = False
         self.streamed = streamed_outputs(kernel, self.written)
         self.has_threads = count_thread_loops(kernel.body) > 0
@@ -435,15 +436,16 @@ class _Linearizer:
 
     def read_memory(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst:
         lanes = self.addresses.lanes(where.vars | mask.subst(self.unrolled).vars)
-        step = self.addresses.lane_step(where) or 0
+        step = self.addresses.lane_step(where)
         # What lies between elements of memory that is written may be another thread's.
         is_read = buf not in self.written and not buf.image
-        if is_read and self.near_step > 1 and self.addresses.lane_step(where) is None:
+        by_lane = step == 1 and mask is not ALWAYS and not self.target.masks(buf.dtype.itemsize)
+        if is_read and self.near_step > 1 and (step is None or by_lane):
             picked = self.picked(buf, where, mask.subst(self.unrolled))
             if picked is not None:
                 return picked
         index, condition, backwards = self.access(where, mask, lanes)
-        if is_read and condition is None and 1 < step <= self.near_step:
+        if is_read and condition is None and step and 1 < step <= self.near_step:
             return self.stepping(buf, self.addresses.first_lane(where), step, lanes)
         args = (self.pointers[buf], index) + (() if condition is None else (condition,))
         if buf in self.written:
@@ -518,11 +520,41 @@ class _Linearizer:
         buf, lanes = stmt.buf, self.addresses.lanes(where.vars)
         index, condition, backwards = self.access(where, stmt.mask, lanes)
         value = self.emitter.widen(value, lanes)
+        if self.stored_in_parts(stmt, where, value):
+            return
         if backwards:
             value = self.reversed(value)
         args = (self.pointers[buf], index, value) + (() if condition is None else (condition,))
         self.shared.clear()
         self.emitter.effect("store", buf.dtype, lanes, args, (self.streams(stmt),))
+
+    def stored_in_parts(self, stmt: K.Update, where: Expr, value: Inst) -> bool:
+        """Stores the first lanes in vectors of a power of two, where a mask that is known excludes
+        the others and each lane would be asked."""
+        mask, buf = stmt.mask.subst(self.unrolled), stmt.buf
+        if value.lanes == 1 or mask is ALWAYS or self.target.masks(buf.dtype.itemsize):
+            return False
+        places = self.addresses.places(where, mask)
+        count = 0 if places is None else value.lanes - places.count(None)
+        if not count or places[:count] != list(range(count)):
+            return False
+        first, at = self.addresses.first_lane(where), 0
+        while at < count:
+            width = 1 << ((count - at).bit_length() - 1)
+            lanes = tuple(range(at, at + width))
+            args = (self.pointers[buf], self.addresses.value(first + at))
+            self.emitter.effect(
+                "store", buf.dtype, width, (*args, self.part(value, lanes)), (False,)
+            )
+            at += width
+        self.shared.clear()
+        return True
+
+    def part(self, vector: Inst, lanes: tuple[int, ...]) -> Inst:
+        """Some lanes of a vector, as a vector or as a scalar."""
+        if len(lanes) == 1:
+            return self.emitter.pure("extract", vector.dtype, 1, (vector,), lanes)
+        return self.emitter.pure("shuffle", vector.dtype, len(lanes), (vector, vector), (lanes,))
 
     def streams(self, stmt: K.Update) -> bool:
         """Whether an output goes past the caches: a large one, of which lines are written whole.

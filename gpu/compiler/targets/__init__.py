@@ -169,6 +169,13 @@ class Target:
         """How many elements apart lanes may be that vectors of neighbours are loaded for."""
         return 4 if self.parallel == "worker" and not self.native.scalar else 1
 
+    def masks(self, itemsize: int) -> bool:
+        """Whether lanes of such elements are masked by one instruction, not asked one by one."""
+        if not self.has_blocks:
+            return True
+        needed = "+avx512bw" if itemsize < 4 else "+avx"
+        return needed in self.features.split(",")
+
     @property
     def key(self) -> str:
         """All of the above as text that is the same in every process, for cache keys."""

@@ -1,4 +1,4 @@
-"""exp, exp2, expm1, log2 and sin as branch-free sequences of basic operations: the compiler has no libm.
+"""exp, exp2, expm1, log2 and sin as basic operations, since the compiler has no libm.
 
 Written over an abstract `Builder`, they hold lane-wise on any device: those for float32 use no
 64-bit type, and none depends on whether `fma` rounds once or twice. Narrower floats are computed

@@ -1,4 +1,4 @@
-"""exp, exp2, expm1 and log2: exponents by integer arithmetic on the encoding, mantissas by polynomials."""
+"""exp and its kin, log2: exponents by integers of the encoding, mantissas by polynomials."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
+from gpu.compiler.ir.index import Var, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
     Substitution,
     allocated,
