@@ -80,6 +80,8 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "row sums": lambda: memory(2048, 2048).sum(1),
     "column sums": lambda: memory(2048, 2048).sum(0),
     "gelu": lambda: memory(1 << 20).gelu(),
+    "tanh": lambda: memory(1 << 20).tanh(),
+    "rows of 3": lambda: (memory(1 << 16, 3) * memory(3) + memory(1 << 16, 1)).exp(),
     "max pool": lambda: memory(8, 64, 28, 28).max_pool2d((2, 2)),
 }
 # CPUs, and what llvm-mca calls them; its models are of whole CPUs, not of levels.

@@ -36,12 +36,12 @@ V = TypeVar("V")
 _WIDE: Final = {
     ("exp", dtypes.float32): 1.0,
     ("exp2", dtypes.float32): 1.0,
-    ("expm1", dtypes.float32): 2.0,
+    ("expm1", dtypes.float32): 1.5,
     ("log2", dtypes.float32): 1.0,
     ("sin", dtypes.float32): 1.5,
     ("exp", dtypes.float64): 2.0,
     ("exp2", dtypes.float64): 2.0,
-    ("expm1", dtypes.float64): 2.5,
+    ("expm1", dtypes.float64): 1.5,
     ("log2", dtypes.float64): 2.0,
     ("sin", dtypes.float64): 2.0,
 }

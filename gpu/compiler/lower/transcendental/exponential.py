@@ -43,13 +43,15 @@ def expand_expm1(x: Term[V], fmt: Format) -> Term[V]:
     NaN passes through.
     """
     # Below the first the result is -1, and above the second infinity; half of 2**n is finite.
+    sign = x.bitcast(fmt.unsigned) & fmt.sign_bit
     x = _clamped(x, -(fmt.mantissa + 3) * math.log(2), (fmt.bias + 1.25) * math.log(2))
     anchored, r = _without_powers(x, fmt)
-    less_one = r * r.times_plus(polynomial(r, fmt.exp), 1.0)
+    more = r * r * polynomial(r, fmt.exp)
     half = _power_of_two(anchored.bitcast(fmt.signed), fmt, fmt.bias - 1)
-    result = less_one.times_plus(half, half - 0.5)
-    # Near 0 halves would lose a bit of the smallest numbers, and the sign of zero.
-    return anchored.equals(fmt.anchor).select(less_one, result + result)
+    result = more.times_plus(half, r.times_plus(half, half - 0.5))
+    # Halves would lose a bit of the smallest numbers, and sums lose the sign of zero.
+    result = anchored.equals(fmt.anchor).select(r + more, result + result)
+    return (result.bitcast(fmt.unsigned) | sign).bitcast(fmt.dtype)
 
 
 def _without_powers(x: Term[V], fmt: Format) -> tuple[Term[V], Term[V]]:
