@@ -534,8 +534,8 @@ class _Linearizer:
         mask, buf = stmt.mask.subst(self.unrolled), stmt.buf
         if value.lanes == 1 or mask is ALWAYS or self.target.masks(buf.dtype.itemsize):
             return False
-        places = self.addresses.places(where, mask)
-        count = 0 if places is None else value.lanes - places.count(None)
+        places = self.addresses.places(where, mask) or []
+        count = len(places) - places.count(None)
         if not count or places[:count] != list(range(count)):
             return False
         first, at = self.addresses.first_lane(where), 0

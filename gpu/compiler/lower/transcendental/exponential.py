@@ -42,8 +42,8 @@ def expand_expm1(x: Term[V], fmt: Format) -> Term[V]:
 
     NaN passes through.
     """
-    # Below the first the result is -1, and above the second infinity; half of 2**n is finite.
     sign = x.bitcast(fmt.unsigned) & fmt.sign_bit
+    # Below the first the result is -1, and above the second infinity; half of 2**n is finite.
     x = _clamped(x, -(fmt.mantissa + 3) * math.log(2), (fmt.bias + 1.25) * math.log(2))
     anchored, r = _without_powers(x, fmt)
     more = r * r * polynomial(r, fmt.exp)

@@ -119,8 +119,6 @@ def fuse(body: K.Block, outer: str, inner: str) -> K.Stmt:
     within = nested(around)
     if within is None or within.var.name != inner:
         raise IllegalOpt("the loops are not directly nested, or not alike")
-    if counts_threads(within):
-        raise IllegalOpt("inside threads meet, or exchange values by their numbers")
     fused = loop_var(outer, iterations(around.var) * within.var.extent)
     env = at_iteration((around.var, within.var), expr(fused), list(expressions(within.body)))
     new_body = Substitution(env).block(within.body)
