@@ -9,7 +9,8 @@ from typing import Literal
 
 from gpu.core.errors import OutOfMemory
 from gpu.drivers.nv.device import RmDevice
-from gpu.drivers.nv.port import QueueOptions, open_port
+from gpu.drivers.nv.nvk.gpu import open_gpu
+from gpu.drivers.nv.port import QueueOptions, port_of
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.ports import MemoryKind
 from gpu.hcq.program import HCQProgram
@@ -43,7 +44,7 @@ class RmTarget:
 
     def open(self, *, near_wrap: bool = False, small: bool = False) -> HCQDevice:
         index, self._next = self._next, 1 - self._next
-        port = open_port(self.world, index, QueueOptions(ring=1 << (10 if small else 14)))
+        port = port_of(open_gpu(self.world, index), QueueOptions(ring=1 << (10 if small else 14)))
         device = RmDevice(
             port,
             timeline_start=NEAR_WRAP if near_wrap else 0,
