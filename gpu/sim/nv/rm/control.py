@@ -70,7 +70,7 @@ _TOKEN: Final = Layout(
 def command_of(rm: RmState, client: int, number: int, size: int) -> Command | None:
     """A command, after what is checked before its parameters are copied in. Raises RmError."""
     check(client in rm.clients, Status.INVALID_CLIENT, f"client {client:#x}")
-    command = COMMANDS.get(number)
+    command = rm.commands.get(number)
     if command and number >> 16 in RULES:
         good = size == rm.branch.layout(command.layout).size
         check(good, Status.INVALID_ARGUMENT, f"command {number:#x}: {size} bytes of parameters")
