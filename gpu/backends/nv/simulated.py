@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from gpu.backends.nv.program import Learn
 from gpu.core.firmware import Wanted
 from gpu.core.firmware import load as load_firmware
+from gpu.sim import worlds
 from gpu.sim.machine import Machine
 from gpu.sim.worlds import simulate
 from gpu.transport.pci.bus import HostPci
@@ -38,11 +39,21 @@ def card_world(chips: str) -> tuple[World, Callable[[Wanted], bytes]]:
     """
     if not chips:
         return real_world(), load_firmware
-    machine = simulate(chips, "NV", "PCI").machine
+    machine = _cards(chips).machine
     assert isinstance(machine, _WithFirmware), "the model that is named so"
     firmware = machine.firmware
     world = World(machine.os, machine.waiter, HostPci(machine.os))
     return recorded(world), lambda wanted: firmware[wanted.name]
+
+
+def learn_of(chips: str) -> Learn | None:
+    """What learns the kernels of cards of `card_world`; None for this machine."""
+    return _cards(chips).learn if chips else None
+
+
+@cache
+def _cards(chips: str) -> worlds.Simulated:
+    return simulate(chips, "NV", "PCI")
 
 
 @cache
