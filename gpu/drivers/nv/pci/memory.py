@@ -13,6 +13,7 @@ open-gpu-kernel-modules at tag 570.144.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,11 +81,13 @@ class Vram:
         self._beyond = Tlsf(seen, end - seen, PAGE) if end > seen else None
 
     def take(self, size: int, align: int, *, visible: bool) -> int:
-        """Zeroed where the host sees it. Raises OutOfMemory."""
+        """Zeroed if the host is to see it; else its bytes are as they were. Raises OutOfMemory."""
         if not visible and self._beyond is not None:
-            return self._beyond.alloc(size, align)
+            with suppress(OutOfMemory):
+                return self._beyond.alloc(size, align)
         place = self._seen.alloc(size, align)
-        self.clear(place, size)
+        if visible:
+            self.clear(place, size)
         return place
 
     def give(self, place: int) -> None:

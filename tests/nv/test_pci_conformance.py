@@ -1,0 +1,41 @@
+"""Cards that no kernel driver has pass the conformance suite, on every generation."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from bounded import bounded
+from gpu.core.errors import Unsupported
+from gpu.hcq.conformance import CHECKS, peers
+from nv.rm_target import CardTarget, Coherence
+from nv.test_conformance import NOT_RUN
+
+# Chip, seed of the model's choices, how caches behave.
+WORLDS: list[tuple[str, int, Coherence]] = [
+    ("gh100", 11, "check"),
+    ("ga102", 13, "oldest"),
+    ("ad102", 14, "check"),
+    ("gb202", 15, "oldest"),
+]
+# Two cards copy through the machine's memory.
+NAMES = [name for name, check in CHECKS.items() if check not in peers.CHECKS]
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: "-".join(map(str, world)))
+@pytest.mark.parametrize("name", NAMES)
+def test_cards(name: str, world: tuple[str, int, Coherence]) -> None:
+    chip, seed, coherence = world
+    if name == "interrupts":
+        gc.collect()  # a finalizer of what other tests left would swallow the one interrupt
+    target = CardTarget(seed, chip, coherence)
+    with bounded(30):
+        if name in NOT_RUN:
+            with pytest.raises(Unsupported, match=NOT_RUN[name]):
+                CHECKS[name](target)
+        else:
+            CHECKS[name](target)
+    assert target.complaints() == []
+    target.close()
