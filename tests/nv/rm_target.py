@@ -36,6 +36,8 @@ class RmTarget:
     So that a fault of one leaves the other be.
     """
 
+    room = SMALL_VRAM
+
     def __init__(
         self,
         seed: int = 0,
@@ -65,7 +67,7 @@ class RmTarget:
             staging=1 << (13 if small else 18),
         )
         if small:  # so that memory runs out soon
-            _leave(device, SMALL_VRAM)
+            _leave(device, self.room)
         return device
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
@@ -88,7 +90,9 @@ class RmTarget:
 
 
 class CardTarget(RmTarget):
-    """The same of cards that no kernel driver has."""
+    """The same of cards that no kernel driver has: contexts of queues take of their memory."""
+
+    room = 4 * SMALL_VRAM
 
     def _make(self, seed: int, chips: tuple[str, ...], coherence: Coherence) -> None:
         self.sim = made = NvPciWorld(

@@ -107,12 +107,12 @@ def _open_queues(name: str, interface: str | None) -> tuple[RmDevice, Learn | No
     """The GPU of a name, and what learns its kernels if it is a model."""
     index, force = parse_device_name(name)[1], parse(config.NV_VARIANTS)
     if interface == "PCI":
-        from gpu.backends.nv.simulated import card_world, learn_of
+        from gpu.backends.nv.simulated import card_world
         from gpu.drivers.nv.pci.gpu import open_card
 
-        world, load = card_world(config.SIM)
+        world, load, learn = card_world(config.SIM)
         port = port_of(open_card(world, index, load=load, force=force), QueueOptions())
-        return RmDevice(port, timeout=config.HANG_TIMEOUT), learn_of(config.SIM)
+        return RmDevice(port, timeout=config.HANG_TIMEOUT), learn
     if interface not in (None, "NVK"):
         raise Unsupported(
             f"{name} is reached through NVIDIA's kernel driver (NVK+NV) or over PCI (PCI+NV), not"

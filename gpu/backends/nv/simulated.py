@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from gpu.backends.nv.program import Learn
 from gpu.core.firmware import Wanted
 from gpu.core.firmware import load as load_firmware
-from gpu.sim import worlds
 from gpu.sim.machine import Machine
 from gpu.sim.worlds import simulate
 from gpu.transport.pci.bus import HostPci
@@ -31,29 +30,33 @@ class _WithFirmware(Protocol):
     firmware: Mapping[str, bytes]
 
 
-@cache
-def card_world(chips: str) -> tuple[World, Callable[[Wanted], bytes]]:
-    """A machine whose cards no kernel driver has, and what gives their firmware.
+class Cards(NamedTuple):
+    """A machine whose cards no kernel driver has.
 
-    This machine where no chips are named. Raises ConfigError for a chip without a model.
+    Attributes:
+        world: what drivers are given.
+        load: gives the cards' firmware.
+        learn: how kernels are learned; None for this machine.
+    """
+
+    world: World
+    load: Callable[[Wanted], bytes]
+    learn: Learn | None
+
+
+@cache
+def card_world(chips: str) -> Cards:
+    """The machine with these cards; this one where none is named.
+
+    Raises ConfigError for a chip without a model.
     """
     if not chips:
-        return real_world(), load_firmware
-    machine = _cards(chips).machine
+        return Cards(real_world(), load_firmware, None)
+    machine, learn = simulate(chips, "NV", "PCI")
     assert isinstance(machine, _WithFirmware), "the model that is named so"
     firmware = machine.firmware
     world = World(machine.os, machine.waiter, HostPci(machine.os))
-    return recorded(world), lambda wanted: firmware[wanted.name]
-
-
-def learn_of(chips: str) -> Learn | None:
-    """What learns the kernels of cards of `card_world`; None for this machine."""
-    return _cards(chips).learn if chips else None
-
-
-@cache
-def _cards(chips: str) -> worlds.Simulated:
-    return simulate(chips, "NV", "PCI")
+    return Cards(recorded(world), lambda wanted: firmware[wanted.name], learn)
 
 
 @cache

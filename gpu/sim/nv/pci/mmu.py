@@ -111,6 +111,11 @@ class WalkedSpace(GpuSpace):
         self._absent: set[int] = set()
         mmu.spaces.append(self)
 
+    def close(self) -> None:
+        """No engine uses it any more."""
+        if self in self._mmu.spaces:
+            self._mmu.spaces.remove(self)
+
     def flush_tlb(self) -> None:
         """Forgets all that was walked."""
         self.generation += 1

@@ -129,6 +129,10 @@ class OwnedVaSpace(VaSpace):
         """As engines see it."""
         return self.walked
 
+    def released(self) -> None:
+        """Nobody walks its tables any more."""
+        self.walked.close()
+
 
 class FirmwareRm(ResourceManager):
     """RM of one card, which is its only GPU.
@@ -165,6 +169,7 @@ class FirmwareRm(ResourceManager):
         """Nothing is there any more."""
         for client in list(self.clients.values()):
             self.end(client)
+        self._promoted.clear()
 
     def _deliver(self, gpu: NvGpu, index: int, info32: int) -> None:
         if index != NOTIFY_RC_ERROR:
@@ -202,7 +207,7 @@ class FirmwareRm(ResourceManager):
 
     def ask(self, client: int, handle: int, number: int, data: bytes) -> bytes:
         """GSP_RM_CONTROL: parameters as they come back. Raises RmError."""
-        return control(self, self._caller, client, handle, number, data, {})
+        return control(self, self._caller, client, handle, number, data, {}, self.commands)
 
     def give_back(self, client: int, handle: int) -> None:
         """FREE. Raises RmError."""

@@ -30,7 +30,6 @@ from gpu.sim.nv.rm.classes import (
     Kind,
     has_class,
 )
-from gpu.sim.nv.rm.control import COMMANDS
 from gpu.sim.nv.rm.layout import Record
 from gpu.sim.nv.rm.layouts import UNIX_EVENT
 from gpu.sim.nv.rm.objects import Client, CpuMapping, Device, Memory, Resource, Subdevice, Usermode
@@ -83,7 +82,6 @@ class ResourceManager(RmState):
         self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool, branch: Branch
     ) -> None:
         super().__init__(gpus, debug, branch, PeerPairs(pcie_peers))
-        self.commands = COMMANDS
         self._next_client = _FIRST_CLIENT
         self._next_object = _FIRST_OBJECT
         self._next_linear = _LINEAR_BASE

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gpu.sim.nv.chip.gpu import NvGpu
 from gpu.sim.nv.rm.branches import Branch
@@ -13,9 +12,6 @@ from gpu.sim.nv.rm.objects import Client, Event, Resource
 from gpu.sim.nv.rm.peers import PeerPairs
 from gpu.sim.nv.rm.status import RmError, Status, check
 from gpu.sim.record import DebugChannel
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.rm.commands import Command
 
 
 class Caller(NamedTuple):
@@ -49,7 +45,6 @@ class RmState:
         clients: of all sessions, by handle.
         os_events: where `NvUnixEvent`s are queued, by client and descriptor.
         events: those that wait to be told of something.
-        commands: of RM_CONTROL, by number.
     """
 
     gpus: list[NvGpu]
@@ -59,7 +54,6 @@ class RmState:
     clients: dict[int, Client] = field(default_factory=dict)
     os_events: dict[tuple[int, int], list[Record]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    commands: Mapping[int, Command] = field(default_factory=dict)
 
     def client(self, caller: Caller, handle: int) -> Client:
         """A client that a caller may use. Raises RmError."""
