@@ -1,1 +1,1 @@
-"""UVM, NVIDIA's unified memory driver: calls, the file, ranges of addresses, peers."""
+"""NVIDIA's kernel driver, RM and UVM: files, ioctls, ranges of addresses, peers, and opening."""

@@ -67,7 +67,7 @@ class Contexts:
 
     def _hold(self, number: int, undo: Undo) -> Held:
         size, align = self._size(number)
-        held = self._memory.hold_video(size, visible=True, align=align)
+        held = self._memory.hold_video(size, align)
         undo.add(held.undo.close)
         return held
 

@@ -119,7 +119,7 @@ class CardGround:
         return channel
 
     def _hold(self, size: int, undo: Undo) -> Held:
-        held = self._memory.hold_video(size, visible=True)
+        held = self._memory.hold_video(size)
         undo.add(held.undo.close)
         return held
 

@@ -12,7 +12,7 @@ open-gpu-kernel-modules at tag 570.144.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -37,6 +37,7 @@ _LOW, _LOW_SIZE = 1 << 36, 1 << 37
 _HIGH, _HIGH_SIZE = 1 << 40, 1 << 42
 _FLUSH_SECONDS: Final = 1.0
 _CHUNK: Final = 1 << 20
+_KEPT: Final = 32 << 20  # of a small BAR's reach, for rings, code, tables and contexts
 
 
 @dataclass(eq=False)
@@ -85,18 +86,37 @@ class Vram:
         if not visible and self._beyond is not None:
             with suppress(OutOfMemory):
                 return self._beyond.alloc(size, align)
+            if self._seen.in_use + size > self._seen.size - _KEPT:
+                raise OutOfMemory(
+                    f"no {size:#x} bytes of video memory: what is left is for what the host sees"
+                )
         place = self._seen.alloc(size, align)
         if visible:
             self.clear(place, size)
         return place
 
+    def take_pieces(self, size: int, align: int) -> list[tuple[int, int]]:
+        """Places and sizes of memory that the host need not see, together so much.
+
+        As few as there is room for. Raises OutOfMemory.
+        """
+        try:
+            return [(self.take(size, align, visible=False), size)]
+        except OutOfMemory:
+            if size <= HUGE_PAGE:
+                raise
+        half = align_up(size // 2, HUGE_PAGE)
+        with Undo() as undo:
+            pieces = self.take_pieces(half, align)
+            for place, _ in pieces:
+                undo.add(self.give, place)
+            pieces += self.take_pieces(size - half, align)
+            undo.take()
+        return pieces
+
     def give(self, place: int) -> None:
         """Gives back what `take` gave."""
         self._of(place).free(place)
-
-    def sees(self, place: int) -> bool:
-        """Whether the host sees a place."""
-        return self._of(place) is self._seen
 
     def clear(self, place: int, size: int) -> None:
         """Stores zeros."""
@@ -165,13 +185,14 @@ class CardMemory:
     def allocate(
         self, size: int, kind: MemoryKind, *, contiguous: bool = False, name: str = "buffer"
     ) -> Memory:
-        """As `NvMemory.allocate`; all of it is in one piece. Raises OutOfMemory, InvalidValue."""
+        """As `NvMemory.allocate`; what the host sees is in one piece. Raises OutOfMemory."""
         if size < 1:
             raise InvalidValue(f"{size} bytes for {name}: at least 1 is needed")
         if kind is MemoryKind.SYSTEM:
             held = self.hold_system(size)
         else:
-            held = self.hold_video(size, visible=kind is MemoryKind.VISIBLE)
+            visible = contiguous or kind is MemoryKind.VISIBLE
+            held = self.hold_video(size) if visible else self._hold_unseen(size)
         window = held.window if kind is not MemoryKind.VRAM else None
         seen = window.sub(0, size) if window is not None else None
         return self._keep(Memory(GpuVA(held.address), size, kind, seen), held, name)
@@ -219,17 +240,24 @@ class CardMemory:
 
     # What channels ask for as well
 
-    def hold_video(self, size: int, *, visible: bool, align: int = PAGE) -> Held:
-        """Video memory in one piece. Raises OutOfMemory."""
-        page = HUGE_PAGE if size >= HUGE_PAGE else LARGE_PAGE if size >= LARGE_PAGE else PAGE
-        whole = align_up(size, min(page, LARGE_PAGE))
+    def hold_video(self, size: int, align: int = PAGE) -> Held:
+        """Zeroed video memory in one piece, which the host sees. Raises OutOfMemory."""
+        whole, page = _whole(size)
         align = max(align, page)
         with Undo() as undo:
-            place = self.vram.take(whole, align, visible=visible)
+            place = self.vram.take(whole, align, visible=True)
             undo.add(self.vram.give, place)
-            window = self.vram.window.sub(place, whole) if self.vram.sees(place) else None
-            space = self._low if visible else self._high
-            return self._map([(place, whole)], whole, 0, align, window, space, undo)
+            window = self.vram.window.sub(place, whole)
+            return self._map([(place, whole)], whole, 0, align, window, self._low, undo)
+
+    def _hold_unseen(self, size: int) -> Held:
+        """Video memory in any pieces; its bytes are as they were. Raises OutOfMemory."""
+        whole, page = _whole(size)
+        with Undo() as undo:
+            pieces = self.vram.take_pieces(whole, page)
+            for place, _ in pieces:
+                undo.add(self.vram.give, place)
+            return self._map(pieces, whole, 0, page, None, self._high, undo)
 
     def hold_system(self, size: int) -> Held:
         """Zeroed memory of the machine, in whole pages. Raises OutOfMemory."""
@@ -294,8 +322,11 @@ class CardMemory:
                 order.add(self.free, memory)
 
     def _end(self) -> None:
-        for address, size in list(self._tables()):
+        for address, size in list(self.table.tables()):
             self.vram.free_table(address, size)
 
-    def _tables(self) -> Iterator[tuple[int, int]]:
-        return self.table.tables()
+
+def _whole(size: int) -> tuple[int, int]:
+    """A size in whole pages, and of which size these are at best."""
+    page = HUGE_PAGE if size >= HUGE_PAGE else LARGE_PAGE if size >= LARGE_PAGE else PAGE
+    return align_up(size, min(page, LARGE_PAGE)), page
