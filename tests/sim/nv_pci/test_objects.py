@@ -104,7 +104,7 @@ def test_what_a_channel_must_be_given(rm: Rm) -> None:
     assert rm.channel() == OK
     assert rm.channel(CHANNEL + 1) == IN_USE  # the same number on one runlist
     assert rm.channel(CHANNEL + 1, 6, userd=(FREE_AT + 0x1200, 0x200, 2)) == OK
-    assert rm.control(GROUP, 0xA06C0101, bytes(3)) == INVALID_PARAM_STRUCT  # 2 at 570.144
+    assert rm.control(GROUP, 0xA06C0101, bytes(3)) == INVALID_ARGUMENT  # 2 at 570.144
     assert rm.control(GROUP, 0xA06C0101, b"\1\0") == OK
     tokens = [channel.token for channel in rm.client.card.gpu.channels]
     runlist = rm.client.card.gpu.runlist(rm.engine)
