@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
-from bounded import bounded
-from gpu.core.errors import Unsupported
 from gpu.hcq.conformance import CHECKS, peers
 from nv.rm_target import CardTarget, Coherence
-from nv.test_conformance import NOT_RUN
+from nv.test_conformance import conforms
 
 # Chip, seed of the model's choices, how caches behave.
 WORLDS: list[tuple[str, int, Coherence]] = [
@@ -28,14 +24,4 @@ NAMES = [name for name, check in CHECKS.items() if check not in peers.CHECKS]
 @pytest.mark.parametrize("name", NAMES)
 def test_cards(name: str, world: tuple[str, int, Coherence]) -> None:
     chip, seed, coherence = world
-    if name == "interrupts":
-        gc.collect()  # a finalizer of what other tests left would swallow the one interrupt
-    target = CardTarget(seed, chip, coherence)
-    with bounded(30):
-        if name in NOT_RUN:
-            with pytest.raises(Unsupported, match=NOT_RUN[name]):
-                CHECKS[name](target)
-        else:
-            CHECKS[name](target)
-    assert target.complaints() == []
-    target.close()
+    conforms(CardTarget, name, chip, seed, coherence)
