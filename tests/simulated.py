@@ -50,8 +50,9 @@ def own_machines() -> Iterator[None]:
 def own_cards() -> Iterator[None]:
     """As `own_machines`, of those alone whose cards no kernel driver has."""
     from gpu.backends.amd import device as amd
+    from gpu.backends.nv import simulated as nv
 
-    with _not_shared((amd, "card_world")):
+    with _not_shared((amd, "card_world"), (nv, "card_world")):
         yield
 
 

@@ -131,6 +131,12 @@ DENIED: Final = {
     # Two ways to one GPU, each without the other.
     "gpu.drivers.am.kfd": ("gpu.drivers.am.pci",),
     "gpu.drivers.am.pci": ("gpu.drivers.am.kfd",),
+    "gpu.drivers.nv.nvk": ("gpu.drivers.nv.pci",),
+    "gpu.drivers.nv.pci": ("gpu.drivers.nv.nvk",),
+    **{
+        f"gpu.drivers.nv.{common}": ("gpu.drivers.nv.nvk", "gpu.drivers.nv.pci")
+        for common in ("channel", "rm", "encode", "code", "fault", "memory", "port")
+    },
     # A model knows no other vendor's, a kernel driver no machine code, and a bus neither.
     "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.kgsl", "gpu.sim.usb", "gpu.sim.worlds"),
     "gpu.sim.amd.kfd": ("gpu.sim.isa", "gpu.sim.amd.chip.lanes"),
@@ -505,6 +511,7 @@ BAD: Final[list[tuple[Rule, str, str, str]]] = [
     (layers, "gpu/core/a.py", "import gpu", "gpu"),
     (layers, "gpu/compiler/a.py", "from gpu.hcq import queue", "gpu.hcq.queue"),
     (layers, "gpu/sim/nv/rm/a.py", "from gpu.sim import process", "gpu.sim.process"),
+    (layers, "gpu/drivers/nv/rm/a.py", "import gpu.drivers.nv.pci.boot", "gpu.drivers.nv.pci.boot"),
     (layers, "gpu/sim/nv/chip/a.py", "import gpu.sim.nv.rm.status", "gpu.sim.nv.rm.status"),
     (layers, "gpu/compiler/ir/a.py", "from gpu import autogen", "gpu.autogen"),
     (layers, "gpu/compiler/ir/a.py", "import gpu.compiler.lower", "gpu.compiler.lower"),

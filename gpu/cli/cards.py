@@ -121,7 +121,7 @@ def _take_nvidia(index: int) -> Taken[nvidia.BootCard]:
         size = f"{card.vram_size >> 20} MiB"
         return {"claim": card.chip_name, "state": card.state, "memory": size}
 
-    world, load = card_world(config.SIM)
+    world, load = card_world(config.SIM)[:2]
     card = nvidia.take_card(world, index, load)
     return Taken(card, nvidia.STEPS, nvidia.close_card, told, "claim", _blocks_of_nvidia)
 

@@ -98,7 +98,19 @@ def first_hole(space: Translation, address: int) -> int:
         return fault.address & ~(PAGE_SIZE - 1)
 
 
-class AddressSpace(Translation):
+class GpuSpace(Translation):
+    """Addresses whose translations a TLB keeps until it is flushed."""
+
+    @abstractmethod
+    def flush_tlb(self) -> None:
+        """Forgets all cached translations."""
+
+    @abstractmethod
+    def overlapping(self, start: int, end: int) -> Mapping | None:
+        """A mapping that has an address of a range, by the page tables themselves."""
+
+
+class AddressSpace(GpuSpace):
     """One process's addresses on one GPU."""
 
     def __init__(self) -> None:

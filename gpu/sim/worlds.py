@@ -15,7 +15,7 @@ from gpu.sim.machine import Machine
 
 
 class Simulated(NamedTuple):
-    """A machine. It runs kernels, except where its row says that it boots only.
+    """A machine.
 
     Attributes:
         learn: tells it what code stands for that no simulator can read; None where it reads all,
@@ -95,9 +95,11 @@ def _nv_card_chips() -> Iterable[str]:
 
 
 def _nv_pci(chips: Sequence[str], faults: Given) -> Simulated:
+    from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.pci.world import NvPciWorld
 
-    return Simulated(NvPciWorld(chip=chips, faults=faults), None)
+    executor = PtxExecutor()
+    return Simulated(NvPciWorld(chip=chips, faults=faults, executor=executor), executor.learn)
 
 
 def _adreno_chips() -> Iterable[str]:
@@ -118,7 +120,7 @@ MODELS: Final = (
     Model("AMD", "PCI", _card_chips, _am_pci),
     Model("AMD", "USB", _card_chips, _am_usb),
     Model("NV", "NVK", _nv_chips, _nvk),
-    Model("NV", "PCI", _nv_card_chips, _nv_pci),  # boots, and runs no kernels yet
+    Model("NV", "PCI", _nv_card_chips, _nv_pci),
     Model("QCOM", "KGSL", _adreno_chips, _kgsl),
 )
 

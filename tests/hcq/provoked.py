@@ -83,10 +83,11 @@ class NvBench(Bench):
 
     def open(self, process: SimProcess | None = None) -> Device:
         from gpu.drivers.nv.device import RmDevice
-        from gpu.drivers.nv.port import QueueOptions, open_port
+        from gpu.drivers.nv.nvk.gpu import open_gpu
+        from gpu.drivers.nv.port import QueueOptions, port_of
 
         world = World((process or self.machine.process).os, self.machine.waiter)
-        port = open_port(world, 0, QueueOptions(ring=1 << 14))
+        port = port_of(open_gpu(world), QueueOptions(ring=1 << 14))
         return RmDevice(port, command_memory=1 << 17, staging=1 << 18)
 
     def load(self, device: Device, name: str) -> HCQProgram:

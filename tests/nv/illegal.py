@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gpu.autogen.nv import alloc, control
 from gpu.core import hostmem
-from gpu.drivers.nv.rm.branch import BRANCHES
+from gpu.drivers.nv.nvk.branch import BRANCHES
 from gpu.drivers.nv.rm.object import RmObject
 from nv.ports import BASE, CHANNEL, MIB, PAGE, Opened
 

@@ -19,16 +19,15 @@ from gpu.drivers.nv.encode.launch import Target
 from gpu.drivers.nv.encode.methods.compute import PcasAction
 from gpu.drivers.nv.encode.methods.host import SemOperation
 from gpu.drivers.nv.fault import inflight
-from gpu.drivers.nv.memory import NvMemoryPort
+from gpu.drivers.nv.nvk import session, uvm, uvmfile
+from gpu.drivers.nv.nvk.addresses import AddressSpace
+from gpu.drivers.nv.nvk.ground import KernelGround
+from gpu.drivers.nv.nvk.memory import NvMemoryPort
+from gpu.drivers.nv.nvk.pagetables import PageTables
+from gpu.drivers.nv.nvk.uvmfile import UvmFile
 from gpu.drivers.nv.port import NvPort, NvQueue
-from gpu.drivers.nv.rm import client as session
 from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.drivers.nv.rm.object import RmObject
-from gpu.drivers.nv.uvm import calls as uvm
-from gpu.drivers.nv.uvm import fd as uvmfile
-from gpu.drivers.nv.uvm.fd import UvmFile
-from gpu.drivers.nv.uvm.ranges import PageTables
-from gpu.drivers.nv.uvm.va import AddressSpace
 from gpu.sim.nv.chip import pbdma
 from gpu.sim.nv.chip.caches import Caches
 from gpu.sim.nv.chip.channel import Channel, MmuFault
@@ -121,7 +120,7 @@ def what_was_freed_is_forgotten(patch: Patcher) -> None:
 
     def forgetful(self: NvMemoryPort, found: Any) -> None:
         free(self, found)
-        self._freed.clear()
+        self.extents._freed.clear()
 
     patch.setattr(NvMemoryPort, "free", forgetful)
 
@@ -173,18 +172,18 @@ def pointers_at_the_start_of_the_ring(patch: Patcher) -> None:
 
 @mutation("launches")
 def the_token_of_another_channel(patch: Patcher) -> None:
-    token = QueueMaker.token
-    patch.setattr(QueueMaker, "token", lambda self, found: token(self, found) + 1)
+    token = KernelGround.token
+    patch.setattr(KernelGround, "token", lambda self, found: token(self, found) + 1)
 
 
 @mutation("launches")
 def channels_are_not_registered(patch: Patcher) -> None:
-    patch.setattr(QueueMaker, "register", _nothing)
+    patch.setattr(KernelGround, "register", _nothing)
 
 
 @mutation("launches")
 def channels_are_not_scheduled(patch: Patcher) -> None:
-    patch.setattr(QueueMaker, "schedule", _nothing)
+    patch.setattr(KernelGround, "schedule", _nothing)
 
 
 @mutation("launches")

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 
 from gpu.autogen.nv import alloc
-from gpu.drivers.nv.rm.branch import BRANCHES
-from gpu.drivers.nv.rm.escapes import CardPort, KernelPort
+from gpu.drivers.nv.nvk.branch import BRANCHES
+from gpu.drivers.nv.nvk.kernel import CardPort, KernelPort
+from gpu.drivers.nv.nvk.uvm import Uvm
 from gpu.drivers.nv.rm.object import RmClient, RmObject
 from gpu.drivers.nv.rm.status import CallLog
-from gpu.drivers.nv.uvm.calls import Uvm
 from gpu.sim.nv.world import NvSimWorld
 
 PAGE, MIB = 4096, 1 << 20

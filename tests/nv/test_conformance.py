@@ -28,13 +28,11 @@ NOT_RUN = {
 """Checks that this driver cannot pass, and what it says instead; `test_polls` has whole words."""
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: "-".join(map(str, world)))
-@pytest.mark.parametrize("name", CHECKS)
-def test_rm(name: str, world: tuple[str, int, Coherence]) -> None:
-    chip, seed, coherence = world
+def conforms(kind: type[RmTarget], name: str, chip: str, seed: int, coherence: Coherence) -> None:
+    """Devices of a target pass a check, or say what they cannot do."""
     if name == "interrupts":
         gc.collect()  # a finalizer of what other tests left would swallow the one interrupt
-    target = RmTarget(seed, chip, coherence)
+    target = kind(seed, chip, coherence)
     with bounded(30):
         if name in NOT_RUN:
             with pytest.raises(Unsupported, match=NOT_RUN[name]):
@@ -43,3 +41,10 @@ def test_rm(name: str, world: tuple[str, int, Coherence]) -> None:
             CHECKS[name](target)
     assert target.complaints() == []
     target.close()
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: "-".join(map(str, world)))
+@pytest.mark.parametrize("name", CHECKS)
+def test_rm(name: str, world: tuple[str, int, Coherence]) -> None:
+    chip, seed, coherence = world
+    conforms(RmTarget, name, chip, seed, coherence)

@@ -21,7 +21,8 @@ from gpu.core.errors import (
 )
 from gpu.core.wait import PatientWaiter
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.create import ChannelMemory, QueueMaker
+from gpu.drivers.nv.channel.create import QueueMaker
+from gpu.drivers.nv.channel.ground import ChannelMemory
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.port import MAX_RING, QueueOptions
 from gpu.hcq.args import ArgumentLayout

@@ -277,12 +277,3 @@ def test_gpu_boot_walks_to_the_end_or_to_a_step(capsys: pytest.CaptureFixture[st
         assert main(["boot", "PCI+NV", "--until", "memory", "--trace"]) == 0
         out = capsys.readouterr().out
         assert "PMC_BOOT_42 -> 0x180" in out and "memory" in out and "protect" not in out
-
-
-def test_tensors_are_refused_with_what_there_is() -> None:
-    """No tensor computes over PCI in this version."""
-    from gpu.backends.nv.device import open_device
-    from gpu.core.devspec import parse_device_spec
-
-    with pytest.raises(GpuError, match=r"`gpu boot PCI\+NV`"):
-        open_device("NV", parse_device_spec("PCI+NV"))

@@ -14,9 +14,8 @@ from gpu.autogen.nv import uvm
 from gpu.core.errors import GpuFault, InvalidValue, RmError, TransportError, Unsupported
 from gpu.drivers.device import Rung
 from gpu.drivers.nv.device import RmDevice
-from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.uvm import fd as uvmfile
-from gpu.drivers.nv.uvm import peers as peercalls
+from gpu.drivers.nv.nvk import peercalls, uvmfile
+from gpu.drivers.nv.nvk.memory import NvMemoryPort
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.hostdevice import HostMemory
 from gpu.hcq.ports import Memory, MemoryKind

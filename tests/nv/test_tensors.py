@@ -224,7 +224,6 @@ def test_a_bad_pointer_and_going_on(nv: None, name: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("PCI+NV", "firmware"),
         ("NV:CUDA:sm_80", "is a sm_90"),
     ],
 )

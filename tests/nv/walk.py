@@ -92,7 +92,7 @@ def _name(path: str, request: int) -> str:
 
 def _launch(device: RmDevice) -> dict[str, str]:
     """The last entry of the ring, and what it leads to."""
-    gpu, read = device.port.gpu, device.port.gpu.memory.read
+    gpu, read = device.port.gpu, device.port.gpu.memory.extents.read
     channel, classes = gpu.compute_queue, gpu.classes
     at = (channel.put() - 1) % channel.entries * ENTRY_SIZE
     entry = channel.ring.load(at, ENTRY_SIZE)

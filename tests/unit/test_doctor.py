@@ -18,7 +18,7 @@ from gpu.core.config import Context
 from gpu.core.errors import DeviceError, Unsupported
 from gpu.drivers.am.kfd.ioctls import Kfd
 from gpu.drivers.am.kfd.topology import choose, read_gpus
-from gpu.drivers.nv.rm.escapes import open_node
+from gpu.drivers.nv.nvk.kernel import open_node
 from gpu.runtime.default import Found
 from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.nv.world import NvSimWorld

@@ -50,4 +50,4 @@ def _describe_channel(gpu: NvDevice, channel: GpfifoChannel) -> Iterator[str]:
     yield from hex_lines(channel.notifier.load(0, NOTIFICATIONS * NOTIFICATION_SIZE))
     ring = channel.ring.load(0, channel.entries * ENTRY_SIZE)
     classes = bound_classes(gpu.classes.compute, gpu.classes.dma)
-    yield from describe_entries(gpu.memory.read, ring_entries(ring, put, _SHOWN), classes)
+    yield from describe_entries(gpu.memory.extents.read, ring_entries(ring, put, _SHOWN), classes)

@@ -23,6 +23,7 @@ from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.nv.channel.probes import parse
 from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.port import QueueOptions, port_of
 from gpu.runtime.device import Compiled, Renderer, Toolchain
 from gpu.runtime.timer import Timer
 from gpu.transport.world import World, real_world
@@ -90,22 +91,7 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     architecture that the GPU does not have, ConfigError for a wrong NV_VARIANTS, and what opening
     the GPU raises.
     """
-    if spec.interface not in (None, "NVK"):
-        raise Unsupported(
-            f"{name} is reached through NVIDIA's kernel driver, NVK, in this version; without it,"
-            f" over {spec.interface}, `gpu boot PCI+NV` starts the GPU's own firmware, and no"
-            " tensor can be computed yet"
-        )
-    index = parse_device_name(name)[1]
-    force = parse(config.NV_VARIANTS)
-    learn = None
-    if config.SIM:
-        from gpu.backends.nv.simulated import simulated
-
-        world, _, learn = simulated(config.SIM)
-    else:
-        world = _this_machine(config.TRACE, os.getpid())
-    queues = RmDevice.open(world, index, force=force, timeout=config.HANG_TIMEOUT)
+    queues, learn = _open_queues(name, spec.interface)
     try:
         arch = arch_of(queues)
         if spec.arch not in (None, arch):
@@ -115,6 +101,31 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     except BaseException:
         queues.close()
         raise
+
+
+def _open_queues(name: str, interface: str | None) -> tuple[RmDevice, Learn | None]:
+    """The GPU of a name, and what learns its kernels if it is a model."""
+    index, force = parse_device_name(name)[1], parse(config.NV_VARIANTS)
+    if interface == "PCI":
+        from gpu.backends.nv.simulated import card_world
+        from gpu.drivers.nv.pci.gpu import open_card
+
+        world, load, learn = card_world(config.SIM)
+        port = port_of(open_card(world, index, load=load, force=force), QueueOptions())
+        return RmDevice(port, timeout=config.HANG_TIMEOUT), learn
+    if interface not in (None, "NVK"):
+        raise Unsupported(
+            f"{name} is reached through NVIDIA's kernel driver (NVK+NV) or over PCI (PCI+NV), not"
+            f" by {interface}"
+        )
+    learn = None
+    if config.SIM:
+        from gpu.backends.nv.simulated import simulated
+
+        world, _, learn = simulated(config.SIM)
+    else:
+        world = _this_machine(config.TRACE, os.getpid())
+    return RmDevice.open(world, index, force=force, timeout=config.HANG_TIMEOUT), learn
 
 
 @cache

@@ -63,7 +63,7 @@ def probe(index: int) -> str:
     from gpu.backends.nv.simulated import card_world
     from gpu.drivers.nv.pci.boot import take_card
 
-    world, read = card_world(config.SIM)
+    world, read = card_world(config.SIM)[:2]
     return tell(take_card(world, index, read), read)
 
 
@@ -78,8 +78,8 @@ def tell(card: BootCard, read: Callable[[Wanted], bytes]) -> str:
             read(card.chip.firmware(part))
         state = "somebody's GSP runs on it" if card.state == "alive" else card.state
         return (
-            f"{card.chip_name}, {state}, and its firmware are there; `gpu boot PCI+NV` brings it"
-            " up, and no tensor can be computed so yet"
+            f"{card.chip_name}, {state}, and its firmware are there; no card was tried with this"
+            " version, models alone"
         )
     finally:
         close_card(card)

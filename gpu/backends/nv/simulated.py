@@ -30,19 +30,33 @@ class _WithFirmware(Protocol):
     firmware: Mapping[str, bytes]
 
 
-@cache
-def card_world(chips: str) -> tuple[World, Callable[[Wanted], bytes]]:
-    """A machine whose cards no kernel driver has, and what gives their firmware.
+class Cards(NamedTuple):
+    """A machine whose cards no kernel driver has.
 
-    This machine where no chips are named. Raises ConfigError for a chip without a model.
+    Attributes:
+        world: what drivers are given.
+        load: gives the cards' firmware.
+        learn: how kernels are learned; None for this machine.
+    """
+
+    world: World
+    load: Callable[[Wanted], bytes]
+    learn: Learn | None
+
+
+@cache
+def card_world(chips: str) -> Cards:
+    """The machine with these cards; this one where none is named.
+
+    Raises ConfigError for a chip without a model.
     """
     if not chips:
-        return real_world(), load_firmware
-    machine = simulate(chips, "NV", "PCI").machine
+        return Cards(real_world(), load_firmware, None)
+    machine, learn = simulate(chips, "NV", "PCI")
     assert isinstance(machine, _WithFirmware), "the model that is named so"
     firmware = machine.firmware
     world = World(machine.os, machine.waiter, HostPci(machine.os))
-    return recorded(world), lambda wanted: firmware[wanted.name]
+    return Cards(recorded(world), lambda wanted: firmware[wanted.name], learn)
 
 
 @cache

@@ -36,7 +36,8 @@ from gpu.drivers.nv.encode.launch import (
 from gpu.drivers.nv.encode.pushbuf import Pushbuffer
 from gpu.drivers.nv.encode.semaphore import release
 from gpu.drivers.nv.fault.scene import NvScene
-from gpu.drivers.nv.port import NvPort, QueueOptions, open_port
+from gpu.drivers.nv.nvk.gpu import open_gpu
+from gpu.drivers.nv.port import NvPort, QueueOptions, port_of
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.channel import Channel, Template
 from gpu.hcq.device import DeviceOptions
@@ -76,10 +77,11 @@ class RmDevice(DriverDevice[LoadedKernel]):
     ) -> RmDevice:
         """Opens a GPU by its place in `NvSession.cards`; on an error nothing of it stays open.
 
-        ``force`` and errors are those of `NvDevice.open`; raises DeviceHang and GpuFault too, where
-        a queue does not run what sets it up.
+        ``force`` and errors are those of `gpu.drivers.nv.nvk.gpu.open_gpu`; raises DeviceHang and
+        GpuFault too, where a queue does not run what sets it up.
         """
-        return cls(open_port(world, index, options or QueueOptions(), force=force), **device)
+        gpu = open_gpu(world, index, force=force)
+        return cls(port_of(gpu, options or QueueOptions()), **device)
 
     @property
     def target(self) -> Target:

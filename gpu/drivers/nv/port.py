@@ -1,12 +1,11 @@
-"""An NVIDIA GPU under its command queues, through RM and UVM: queues, memory, clock, faults.
+"""An NVIDIA GPU under its command queues: queues, memory, clock, faults.
 
-Opening is that of `gpu.drivers.nv.rm.gpu`; more compute queues open when they are used.
+The GPU is open already; more compute queues open when they are used.
 `NvPort.close` takes the channels away before the memory that they may still read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +25,6 @@ from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import MemoryKind, MemoryPort
-from gpu.transport.world import World
 
 MAX_RING: Final = ENTRIES * ENTRY_SIZE // 2
 """Bytes of entries that are in flight at most: half of the ring.
@@ -94,7 +92,7 @@ def _address(what: str, channel: GpfifoChannel, window: Window) -> int:
 
 
 class NvPort:
-    """The `gpu.hcq.ports.DevicePort` of GPUs behind NVIDIA's kernel driver, made by `open_port`.
+    """The `gpu.hcq.ports.DevicePort` of NVIDIA's GPUs, made by `port_of`.
 
     Attributes:
         gpu: the open GPU.
@@ -161,14 +159,8 @@ class NvPort:
         self.gpu.close()
 
 
-def open_port(
-    world: World, index: int, options: QueueOptions, *, force: Mapping[str, str] | None = None
-) -> NvPort:
-    """Opens a GPU by its place in `NvSession.cards`; on an error nothing of it stays open.
-
-    ``force`` and errors are those of `NvDevice.open`.
-    """
-    gpu = NvDevice.open(world, index, force=force)
+def port_of(gpu: NvDevice, options: QueueOptions) -> NvPort:
+    """The port of an open GPU, which is closed where it cannot have one."""
     try:
         return NvPort(
             gpu, options, Target.of(gpu.classes, gpu.units, gpu.variants.choose(CHAINING))

@@ -442,7 +442,7 @@ def test_suspending_is_not_modelled(booted: Client) -> None:
 
 
 def test_calls_that_are_not_modelled(booted: Client) -> None:
-    reply = booted.call(76, bytes(64))
+    reply = booted.call(5, bytes(64))
     assert reply is not None and reply.result == NOT_SUPPORTED and not booted.violations
 
 

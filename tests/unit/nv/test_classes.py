@@ -7,7 +7,7 @@ import ctypes
 import pytest
 
 from gpu.core.errors import DeviceError, Unsupported
-from gpu.drivers.nv.rm.branch import BRANCHES, branch_of, version_in
+from gpu.drivers.nv.nvk.branch import BRANCHES, branch_of, version_in
 from gpu.drivers.nv.rm.chip import GraphicsInfo
 from gpu.drivers.nv.rm.classes import GENERATIONS, choose, generation, usermode_class
 

@@ -21,7 +21,8 @@ from gpu.core.errors import (
 )
 from gpu.core.wait import HostWaiter
 from gpu.drivers.nv.channel import probes as variants
-from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, explain_open
+from gpu.drivers.nv.nvk.gpu import STEPS, explain_open, open_gpu
+from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.transport.os import Os
 from gpu.transport.world import World
 from unit.nv.fake_kernel import CARD, UUID, FakeKernel
@@ -36,7 +37,7 @@ def _world(kernel: FakeKernel) -> World:
 
 
 def _open(kernel: FakeKernel, force: Mapping[str, str] | None = None) -> NvDevice:
-    return NvDevice.open(_world(kernel), force=force)
+    return open_gpu(_world(kernel), force=force)
 
 
 def test_open_gives_a_hopper_and_close_leaves_nothing() -> None:
@@ -189,7 +190,7 @@ def test_gpus_whose_node_is_not_here_are_passed_over() -> None:
     with _open(kernel) as gpu:
         assert gpu.card.minor == 3 and gpu.session.listed == 3
     with pytest.raises(InvalidIndex, match="GPU 1: this process can reach 1"):
-        NvDevice.open(_world(kernel), 1)
+        open_gpu(_world(kernel), 1)
     kernel.nodes.remove(CARD)
     with pytest.raises(DeviceError, match=r"lists 3 GPU.*sees the node of none.*container"):
         _open(kernel)
@@ -234,7 +235,7 @@ def test_ampere_has_its_classes_and_no_second_doorbell() -> None:
 def test_gpus_are_chosen_by_index() -> None:
     kernel = FakeKernel()
     with pytest.raises(InvalidIndex, match="NVIDIA GPU 1: this process can reach 1"):
-        NvDevice.open(_world(kernel), 1)
+        open_gpu(_world(kernel), 1)
     assert kernel.held() == {}
 
 

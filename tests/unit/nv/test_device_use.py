@@ -19,6 +19,7 @@ from gpu.core.errors import (
 )
 from gpu.core.wait import HostWaiter
 from gpu.core.window import MemoryWindow
+from gpu.drivers.nv.nvk.gpu import open_gpu
 from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.hcq.ports import MemoryKind, MemoryPort
 from gpu.transport.os import Os
@@ -34,7 +35,7 @@ def _world(kernel: FakeKernel) -> World:
 
 
 def _open(kernel: FakeKernel, force: Mapping[str, str] | None = None) -> NvDevice:
-    return NvDevice.open(_world(kernel), force=force)
+    return open_gpu(_world(kernel), force=force)
 
 
 @pytest.fixture

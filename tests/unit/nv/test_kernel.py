@@ -17,8 +17,8 @@ from gpu.core.errors import DeviceError, InvalidValue, RmError, TransportError
 from gpu.core.trace import Recorder, read_trace
 from gpu.core.traceevent import Event, Exists, Failure, Ioctl, Open, shown_path
 from gpu.core.wait import HostWaiter
-from gpu.drivers.nv.rm.escapes import Card, CardPort, KernelPort
-from gpu.drivers.nv.rm.gpu import NvDevice
+from gpu.drivers.nv.nvk.gpu import open_gpu
+from gpu.drivers.nv.nvk.kernel import Card, CardPort, KernelPort
 from gpu.drivers.nv.rm.object import RmClient, RmObject
 from gpu.drivers.nv.rm.status import CallLog
 from gpu.hcq.ports import MemoryKind
@@ -294,7 +294,7 @@ def test_a_recorded_session_replays_without_the_kernel(tmp_path: Path) -> None:
     """Every pointer is described: the replay follows the same blocks and finds them equal."""
 
     def session(world: World) -> tuple[object, ...]:
-        with NvDevice.open(world) as gpu:
+        with open_gpu(world) as gpu:
             memory = gpu.alloc(70_000, MemoryKind.VISIBLE)
             assert memory.window is not None
             memory.window.write(0, 8, 42)

@@ -11,7 +11,7 @@ import pytest
 from gpu.autogen.nv.alloc import NV2080_ALLOC_PARAMETERS, NV_CTXSHARE_ALLOCATION_PARAMETERS
 from gpu.core.errors import DeviceLost, InvalidValue, OutOfMemory, RmError
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.rm.escapes import KernelPort
+from gpu.drivers.nv.nvk.kernel import KernelPort
 from gpu.drivers.nv.rm.object import Allocated, RmClient, RmObject, RmPort
 from gpu.drivers.nv.rm.status import Call, CallLog
 from gpu.transport.os import Ref

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from gpu.core.errors import InvalidValue, RmError
-from gpu.drivers.nv.rm.branch import BRANCHES
-from gpu.drivers.nv.rm.escapes import KernelPort
+from gpu.drivers.nv.nvk.branch import BRANCHES
+from gpu.drivers.nv.nvk.kernel import KernelPort
+from gpu.drivers.nv.nvk.uvm import Uvm
 from gpu.drivers.nv.rm.object import RmClient, RmObject
 from gpu.drivers.nv.rm.status import CallLog
-from gpu.drivers.nv.uvm.calls import Uvm
 from gpu.transport.replay import ReplayOs
 from unit.nv.golden import CLIENT, CTL_FD, UVM_FD, call, image, replay
 from unit.nv.test_kernel import ROOT_CALL

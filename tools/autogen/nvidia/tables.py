@@ -15,7 +15,7 @@ import gpu.drivers.nv
 import gpu.sim.nv
 from gpu.autogen.nv import status
 from gpu.drivers.nv.encode.methods.method import MethodSet
-from gpu.drivers.nv.rm.branch import BRANCHES
+from gpu.drivers.nv.nvk.branch import BRANCHES
 from gpu.sim.nv.rm.branches import find_branch
 from gpu.sim.nv.rm.layout import Layout
 

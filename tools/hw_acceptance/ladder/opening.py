@@ -14,15 +14,17 @@ from gpu.autogen.nv.classes import NAMES
 from gpu.core import hostmem
 from gpu.drivers.bringup import Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.ce_select import choose_copy_engines, list_copy_engines
+from gpu.drivers.nv.channel.ce_select import choose_copy_engines
 from gpu.drivers.nv.channel.channel import NOTIFICATION_SIZE, read_time
-from gpu.drivers.nv.channel.open import GpuMemory, GpuObjects, open_memory, open_objects
+from gpu.drivers.nv.channel.ground import GpuMemory, GpuObjects
 from gpu.drivers.nv.channel.probes import QUESTIONS
-from gpu.drivers.nv.rm.branch import branch_of
-from gpu.drivers.nv.rm.chip import list_classes
-from gpu.drivers.nv.rm.client import open_session
-from gpu.drivers.nv.rm.escapes import KernelPort, driver_version, open_node
-from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, explain_open
+from gpu.drivers.nv.nvk.branch import branch_of
+from gpu.drivers.nv.nvk.facts import list_classes, list_copy_engines
+from gpu.drivers.nv.nvk.gpu import STEPS, explain_open, open_gpu
+from gpu.drivers.nv.nvk.kernel import KernelPort, driver_version, open_node
+from gpu.drivers.nv.nvk.objects import open_memory, open_objects
+from gpu.drivers.nv.nvk.session import open_session
+from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.drivers.nv.rm.object import RmClient
 from gpu.drivers.nv.rm.status import CallLog
 from gpu.drivers.questions import Variants
@@ -128,7 +130,7 @@ def channels(context: Context) -> None:
 @contextmanager
 def open_device(context: Context) -> Iterator[NvDevice]:
     """An open device; how the opening went is told, and it is closed at the end."""
-    gpu = NvDevice.open(context.world, force=context.force)
+    gpu = open_gpu(context.world, force=context.force)
     with gpu:
         context.log.dump("opening.txt", f"{gpu!r}\n{gpu.report}\n")
         context.log.fact("device", repr(gpu))
@@ -143,8 +145,9 @@ def _opened(context: Context) -> Iterator[tuple[GpuObjects, Callable[[], GpuMemo
     with Undo() as undo:
         session = open_session(context.world, trail)
         undo.add(session.close)
-        gpu = open_objects(session, session.card(0), variants, trail, undo)
-        yield gpu, lambda: open_memory(session, gpu, variants, trail, undo)
+        card = session.card(0)
+        gpu, port = open_objects(session, card, variants, trail, undo)
+        yield gpu, lambda: open_memory(session, card, port, gpu, variants, trail, undo)[0]
         context.log.fact("variants", [str(each) for each in variants.outcomes])
 
 

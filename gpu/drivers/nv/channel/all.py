@@ -20,12 +20,12 @@ from gpu.drivers.device import Rung
 from gpu.drivers.nv.channel.ce_open import CopyOpener, CopyQueues
 from gpu.drivers.nv.channel.channel import DOORBELL as DOORBELL_OFFSET
 from gpu.drivers.nv.channel.channel import GpfifoChannel
-from gpu.drivers.nv.channel.create import Group, QueueMaker
-from gpu.drivers.nv.channel.open import GpuMemory, GpuObjects, new_vaspace
+from gpu.drivers.nv.channel.create import QueueMaker
+from gpu.drivers.nv.channel.ground import ChannelGround, GpuMemory, GpuObjects, Group
 from gpu.drivers.nv.channel.probes import COMPUTE_COPIES, DEBUGGER
 from gpu.drivers.nv.fault.sm_errors import attach_debugger
-from gpu.drivers.nv.rm.client import NvSession
 from gpu.drivers.nv.rm.object import RmObject
+from gpu.drivers.nv.rm.status import CallLog
 from gpu.drivers.questions import Variants
 
 QUEUE_STEPS: Final = (
@@ -57,8 +57,16 @@ class GpuQueues:
 class GpuChannels:
     """The channels of one GPU, opened once and then again after faults. Raises as RM refuses."""
 
-    def __init__(self, session: NvSession, gpu: GpuObjects, memory: GpuMemory, variants: Variants):
-        self._session = session
+    def __init__(
+        self,
+        log: CallLog,
+        gpu: GpuObjects,
+        memory: GpuMemory,
+        ground: ChannelGround,
+        variants: Variants,
+    ):
+        self._log = log
+        self._ground = ground
         self._gpu = gpu
         self._memory = memory
         self._variants = variants
@@ -74,16 +82,16 @@ class GpuChannels:
 
         By `QUEUE_STEPS`; on an error none stays open.
         """
-        maker, gpu, variants = self._maker(), self._gpu, self._variants
+        maker, variants = self._maker(), self._variants
         with Undo() as undo:
             compute, group, debugger = self._compute(
                 "compute queue", maker, trail, undo, is_first=True
             )
             with trail.step("copy channel"):
-                opener = CopyOpener(maker, gpu.subdevice, self._memory.vaspace, group, variants)
+                opener = CopyOpener(maker, self._memory.vaspace, group, variants)
                 copies = opener.open(undo)
             with trail.step("schedule"):
-                maker.schedule(group.object)
+                self._ground.schedule(group.object)
                 opener.schedule(copies)
             with trail.step("compute copies"):
                 self._ask_for_copies(compute, bool(copies.channels))
@@ -92,12 +100,12 @@ class GpuChannels:
 
     def open_compute(self, number: int) -> GpfifoChannel:
         """Another compute queue."""
-        maker, trail = self._maker(), Trail(_MORE_STEPS, self._session.log)
+        maker, trail = self._maker(), Trail(_MORE_STEPS, self._log)
         with Undo() as undo:
             name = f"compute queue {number}"
             made, group, _ = self._compute(name, maker, trail, undo, is_first=False)
             with trail.step("schedule"):
-                maker.schedule(group.object)
+                self._ground.schedule(group.object)
             if self.copies_on_compute:
                 self._take_copies(made)
             self._undo.add(undo.take().close)
@@ -107,8 +115,9 @@ class GpuChannels:
         """Closes all channels and opens the first anew; on an error none is open."""
         self.close()
         if rung is Rung.ADDRESS_SPACE:
-            self._renew_address_space()
-        return self.open(Trail(QUEUE_STEPS, self._session.log))
+            vaspace = self._ground.renew_vaspace(self._memory.vaspace)
+            self._memory = replace(self._memory, vaspace=vaspace)
+        return self.open(Trail(QUEUE_STEPS, self._log))
 
     def close(self) -> None:
         """Gives the channels back; again does nothing."""
@@ -117,8 +126,7 @@ class GpuChannels:
     def _maker(self) -> QueueMaker:
         gpu, memory = self._gpu, self._memory
         doorbell = gpu.usermode.sub(DOORBELL_OFFSET, 4)
-        common = (self._session, gpu.device, memory.uuid, gpu.classes, memory.port)
-        return QueueMaker(*common, self._variants, doorbell)
+        return QueueMaker(self._ground, gpu.device, gpu.classes, memory.port, doorbell)
 
     def _compute(
         self, name: str, maker: QueueMaker, trail: Trail, undo: Undo, *, is_first: bool
@@ -133,8 +141,7 @@ class GpuChannels:
         with trail.step("compute memory"):
             ring = maker.channel_memory(name, undo)
         with trail.step("compute channel"):
-            channel = maker.channel_object(name, share, ring)
-            undo.add(channel.free)
+            channel = maker.channel_object(name, share, ring, undo)
         with trail.step("compute object"):
             what = "compute object" if is_first else f"compute object of {name}"
             engine = channel.alloc(gpu.classes.compute, name=what)
@@ -149,9 +156,9 @@ class GpuChannels:
                 if debugger is not None:
                     undo.add(debugger.free)
         with trail.step("compute token"):
-            token = maker.token(channel)
+            token = self._ground.token(channel)
         with trail.step("register compute"):
-            maker.register(channel, undo)
+            self._ground.register(channel, undo)
         return maker.finished(name, channel, engine, ring, token), share, debugger
 
     def _ask_for_copies(self, channel: GpfifoChannel, are_there: bool) -> None:
@@ -170,14 +177,3 @@ class GpuChannels:
     def _take_copies(self, channel: GpfifoChannel) -> None:
         """Gives a compute channel the copy class, which goes with the channel."""
         channel.object.alloc(self._gpu.classes.dma, name=f"copies of {channel.name}")
-
-    def _renew_address_space(self) -> None:
-        """Other page tables, with all memory where it was."""
-        uvm, memory = self._session.uvm, self._memory
-        vaspace = new_vaspace(self._gpu)  # first: without one there is nothing to undo
-        memory.port.unmap_all()
-        uvm.unregister_vaspace(memory.uuid)
-        memory.vaspace.free()
-        uvm.register_vaspace(memory.uuid, vaspace)
-        self._memory = replace(memory, vaspace=vaspace)
-        memory.port.map_all()

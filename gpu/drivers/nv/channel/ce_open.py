@@ -8,9 +8,10 @@ from gpu.autogen.nv import alloc
 from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.ce_select import CopyEngine, choose_copy_engines, list_copy_engines
+from gpu.drivers.nv.channel.ce_select import CopyEngine, choose_copy_engines
 from gpu.drivers.nv.channel.channel import GpfifoChannel
-from gpu.drivers.nv.channel.create import Group, QueueMaker
+from gpu.drivers.nv.channel.create import QueueMaker
+from gpu.drivers.nv.channel.ground import Group
 from gpu.drivers.nv.channel.probes import COPY_CHANNEL
 from gpu.drivers.nv.rm.object import RmObject
 from gpu.drivers.questions import Variants
@@ -32,7 +33,6 @@ class CopyOpener:
     """Opens the copy queues of one GPU, by the first variant that its kernel takes."""
 
     maker: QueueMaker
-    subdevice: RmObject
     vaspace: RmObject
     compute: Group
     variants: Variants
@@ -52,7 +52,7 @@ class CopyOpener:
         """Lets them run; one in the group of the compute queue runs with that."""
         for channel in queues.channels:
             if channel.group is not self.compute.object:
-                self.maker.schedule(channel.group)
+                self.maker.ground.schedule(channel.group)
 
     def _by_variant(self, variant: str, undo: Undo) -> CopyQueues:
         if variant == "none":
@@ -60,7 +60,7 @@ class CopyOpener:
         if variant == "shared group":
             channel = self.maker.copy_channel("copy queue", self.compute, None, undo)
             return CopyQueues((channel,), CopyPlaces())
-        choice = choose_copy_engines(list_copy_engines(self.subdevice))
+        choice = choose_copy_engines(self.maker.ground.copy_engines())
         if choice is None:
             raise Unsupported("every copy engine of this GPU is its graphics engine's")
         _log.info("%s; %s", choice, "; ".join(map(str, choice.engines)))

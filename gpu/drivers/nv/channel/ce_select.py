@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu.autogen.nv import alloc, control
-from gpu.core.errors import RmError, TransportError
-from gpu.drivers.nv.rm.object import RmObject
 from gpu.hcq.allocator import CopyPlaces
 
-_FIRST: Final = alloc.NV2080_ENGINE_TYPE_COPY0
+FIRST_COPY: Final = alloc.NV2080_ENGINE_TYPE_COPY0
 _NAMES: Final = {
     control.NV2080_CTRL_CE_CAPS_CE_GRCE: "graphics",
     control.NV2080_CTRL_CE_CAPS_CE_SHARED: "shared",
@@ -60,7 +58,7 @@ class CopyEngine:
     def __str__(self) -> str:
         known = "unknown units" if self.units is None else f"{self.units} units"
         names = [name for cap, name in _NAMES.items() if self.has(cap)]
-        return f"copy engine {self.engine_type - _FIRST}: {', '.join((known, *names))}"
+        return f"copy engine {self.engine_type - FIRST_COPY}: {', '.join((known, *names))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +83,8 @@ class CopyChoice:
 
     def __str__(self) -> str:
         numbers = (self.to_device, self.from_device, self.within)
-        texts = (str(engine.engine_type - _FIRST) for engine in numbers)
+        texts = (str(engine.engine_type - FIRST_COPY) for engine in numbers)
         return "to the device {}, from it {}, within it {}".format(*texts)
-
-
-def list_copy_engines(subdevice: RmObject) -> list[CopyEngine]:
-    """The copy engines that channels can use; those that the kernel refuses to describe are absent.
-
-    Asked one by one: the struct of the command for all has another size in each branch.
-    """
-    engines = []
-    for engine_type in range(_FIRST, _FIRST + alloc.COPY_ENGINES):
-        params = control.NV2080_CTRL_CE_GET_CAPS_V2_PARAMS(ceEngineType=engine_type)
-        try:
-            subdevice.control(control.NV2080_CTRL_CMD_CE_GET_CAPS_V2, params)
-        except RmError:
-            continue
-        units = _units(subdevice, engine_type)
-        engines.append(CopyEngine(engine_type, params.capsTbl[0], units))
-    return engines
-
-
-def _units(subdevice: RmObject, engine_type: int) -> int | None:
-    params = control.NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS(ceEngineType=engine_type)
-    try:
-        subdevice.control(control.NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK, params)
-    except (RmError, TransportError):  # gVisor lets it through for graphics containers alone
-        return None
-    return int(params.pceMask).bit_count()
 
 
 def choose_copy_engines(engines: Sequence[CopyEngine]) -> CopyChoice | None:

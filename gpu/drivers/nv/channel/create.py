@@ -1,11 +1,10 @@
-"""Making channels: groups, rings, engine objects, and their registration with UVM."""
+"""Making channels: groups, rings, engine objects, and what they are made of."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from gpu.autogen.nv import alloc, control
+from gpu.autogen.nv import alloc
 from gpu.autogen.nv import classes as ids
 from gpu.core.bits import align_up, is_power_of_two
 from gpu.core.errors import InvalidValue
@@ -18,36 +17,14 @@ from gpu.drivers.nv.channel.channel import (
     USERD_SIZE,
     GpfifoChannel,
 )
-from gpu.drivers.nv.channel.probes import ALLOC_FORM, CHANNEL_WINDOW
-from gpu.drivers.nv.memory import NvMemoryPort
+from gpu.drivers.nv.channel.ground import ChannelGround, ChannelMemory, Group
+from gpu.drivers.nv.memory import NvMemory
 from gpu.drivers.nv.rm.classes import Generation
-from gpu.drivers.nv.rm.client import NvSession
 from gpu.drivers.nv.rm.object import RmObject
-from gpu.drivers.questions import Variants
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.symbol import GpuVA
 
 ENTRIES: Final = 8192  # of a ring, 64 KiB
-_MIB: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """A channel group; its channels share a fate, an engine and, if any, the context share."""
-
-    object: RmObject
-    engine_type: int
-    context_share: RmObject | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChannelMemory:
-    """The memory of a channel: ring and USERD on the card, the notifier in system memory."""
-
-    entries: int
-    ring: Memory
-    userd_offset: int
-    notifier: Memory
 
 
 class QueueMaker:
@@ -55,20 +32,16 @@ class QueueMaker:
 
     def __init__(
         self,
-        session: NvSession,
+        ground: ChannelGround,
         device: RmObject,
-        uuid: bytes,
         row: Generation,
-        memory: NvMemoryPort,
-        variants: Variants,
+        memory: NvMemory,
         doorbell: Window,
     ):
-        self._session = session
+        self.ground = ground
         self._device = device
-        self._uuid = uuid
         self._row = row
         self._memory = memory
-        self._variants = variants
         self._doorbell = doorbell
 
     def group(self, engine_type: int, name: str, vaspace: RmObject | None = None) -> RmObject:
@@ -103,53 +76,11 @@ class QueueMaker:
         _window(notifier).store(0, bytes(NOTIFICATIONS * NOTIFICATION_SIZE))
         return ChannelMemory(entries, ring, userd_offset, notifier)
 
-    def channel_object(self, name: str, group: Group, memory: ChannelMemory) -> RmObject:
+    def channel_object(
+        self, name: str, group: Group, memory: ChannelMemory, undo: Undo
+    ) -> RmObject:
         """The channel itself, below its group; not scheduled yet."""
-        ring = self._memory.object_of(memory.ring)
-        params = alloc.NV_CHANNEL_ALLOC_PARAMS(
-            hObjectError=self._memory.object_of(memory.notifier).handle,
-            hObjectBuffer=ring.handle,
-            gpFifoOffset=memory.ring.address,
-            gpFifoEntries=memory.entries,
-            hContextShare=group.context_share.handle if group.context_share is not None else 0,
-            engineType=group.engine_type,
-        )
-        params.hUserdMemory[0] = ring.handle
-        params.userdOffset[0] = memory.userd_offset
-
-        def allocate(form: str) -> RmObject:
-            with self._session.kernel.using("NVOS21" if form == "NVOS21" else "NVOS64"):
-                return group.object.alloc(self._row.gpfifo, params, name=name)
-
-        return self._variants.attempt(ALLOC_FORM, allocate)
-
-    def token(self, channel: RmObject) -> int:
-        """What the doorbell takes for a channel."""
-        params = channel.control(
-            control.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN,
-            control.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS(),
-        )
-        return int(params.workSubmitToken)
-
-    def register(self, channel: RmObject, undo: Undo) -> None:
-        """Gives UVM addresses for the channel's own buffers; before the group is scheduled."""
-        session = self._session
-
-        def attempt(window: str) -> Undo:
-            size = int(window.removesuffix(" MiB")) * _MIB
-            with Undo() as inner:
-                base = session.addresses.take(size, low=True)
-                inner.add(session.addresses.give, base)
-                session.uvm.register_channel(self._uuid, channel, base, size)
-                inner.add(session.uvm.unregister_channel, session.branch, self._uuid, channel)
-                return inner.take()
-
-        undo.add(self._variants.attempt(CHANNEL_WINDOW, attempt).close)
-
-    def schedule(self, group: RmObject) -> None:
-        """Lets the channels of a group run."""
-        params = self._session.branch.schedule(bEnable=1)
-        group.control(control.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, params)
+        return self.ground.new_channel(name, group, self._row.gpfifo, memory, undo)
 
     def finished(
         self, name: str, channel: RmObject, engine: RmObject, memory: ChannelMemory, token: int
@@ -174,11 +105,10 @@ class QueueMaker:
     ) -> GpfifoChannel:
         """A channel of the copy class, not scheduled; ``params`` name the engine of the group."""
         memory = self.channel_memory(name, undo)
-        channel = self.channel_object(name, group, memory)
-        undo.add(channel.free)
+        channel = self.channel_object(name, group, memory, undo)
         engine = channel.alloc(self._row.dma, params, name=f"object of {name}")
-        token = self.token(channel)
-        self.register(channel, undo)
+        token = self.ground.token(channel)
+        self.ground.register(channel, undo)
         return self.finished(name, channel, engine, memory, token)
 
 

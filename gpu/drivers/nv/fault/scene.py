@@ -39,7 +39,7 @@ class NvScene(Scene):
 
     def explain(self, channels: Sequence[GpfifoChannel], details: FaultDetails | None) -> str:
         """What `NvDevice.check` adds to a fault of these channels: kernels and arguments."""
-        memory = self._gpu.memory
+        memory = self._gpu.memory.extents
         address = details.address if details is not None else None
         extent = memory.nearest(address) if address is not None else None
         sent = self._sent(channels)
@@ -47,30 +47,30 @@ class NvScene(Scene):
         return "; ".join(filter(None, (why, "recover() makes the device usable again")))
 
     def _sent(self, channels: Iterable[GpfifoChannel]) -> list[SentLaunch]:
-        layout, read = qmd_layout(self._target.generation.qmd_major), self._gpu.memory.read
+        layout, read = qmd_layout(self._target.generation.qmd_major), self._gpu.memory.extents.read
         return [each for c in channels for each in launches_in_flight(c, layout, read)]
 
     def launches(self) -> list[Suspect]:
         """As `Scene.launches`."""
         sent = self._sent(self._gpu.channels)
-        return suspects(self._kernels.values(), sent, self._gpu.memory.read)
+        return suspects(self._kernels.values(), sent, self._gpu.memory.extents.read)
 
     def place_of(self, address: int) -> str:
         """As `Scene.place_of`."""
-        return self._gpu.memory.describe(address)
+        return self._gpu.memory.extents.describe(address)
 
     def buffers(self) -> list[Buffer]:
         """As `Scene.buffers`."""
         from gpu.drivers.crash import Buffer
 
-        return [Buffer(e.address, e.size, e.name) for e in self._gpu.memory.extents()]
+        return [Buffer(e.address, e.size, e.name) for e in self._gpu.memory.extents.all()]
 
     def packets(self, channel: Channel) -> list[str]:
         """As `Scene.packets`: pushbuffers of submissions that are not known to be done."""
         queue, generation = channel.port, self._target.generation
         assert isinstance(queue, NvQueue), "its queues are NVIDIA's"
         classes = bound_classes(generation.compute, generation.dma)
-        buffers = unfinished(queue.channel, self._gpu.memory.read)
+        buffers = unfinished(queue.channel, self._gpu.memory.extents.read)
         return [str(line) for data in buffers for line in decode_pushbuffer(data, classes)]
 
     def waves(self) -> list[str]:

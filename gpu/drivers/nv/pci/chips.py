@@ -44,6 +44,7 @@ class Chip:
         heap_base: of GSP's heap, whatever the card, in bytes.
         non_wpr_heap: bytes of GSP's heap outside of protected memory.
         scrubbed: whether all of video memory can be cleared before GSP starts.
+        gmmu: version of its page tables.
         cot_version, key_size, signature_size: of FSP's chain of trust.
         end_reserve: bytes at the end of video memory that FSP leaves to others.
         pmu_reserve: bytes that PMU has of it.
@@ -59,6 +60,7 @@ class Chip:
     heap_base: int
     non_wpr_heap: int
     scrubbed: bool
+    gmmu: int = 3
     cot_version: int = 0
     key_size: int = 0
     signature_size: int = 0
@@ -87,20 +89,22 @@ class Chip:
 GA10X: Final = Chip(
     *("ga10x", "ga102", Way.FALCON, 47, "GFW_BOOT", "FLUSH_GA10X", (0x88000, 0x1000)),
     *(gsp.GSP_FW_HEAP_PARAM_BASE_RM_SIZE_TU10X, _MIB, False),
+    gmmu=2,
 )
 AD10X: Final = Chip(
     *("ad10x", "ad102", Way.FALCON, 47, "GFW_BOOT", "FLUSH_GA10X", (0x88000, 0x1000)),
     *(gsp.GSP_FW_HEAP_PARAM_BASE_RM_SIZE_TU10X, _MIB, True),
+    gmmu=2,
 )
 GH100: Final = Chip(
     *("gh100", "gh100", Way.FSP, 52, "FSP_BOOT_GH100", "FLUSH_GH100", (0x92000, 0x1000)),
     *(gsp.GSP_FW_HEAP_PARAM_BASE_RM_SIZE_GH100, 2 * _MIB, False),
-    *(1, 384, 384, 0x20_0000, 0),
+    *(3, 1, 384, 384, 0x20_0000, 0),
 )
 GB20X: Final = Chip(
     *("gb20x", "gb202", Way.FSP, 52, "FSP_BOOT_GB20X", "FLUSH_GB20X", (0x92000, 0x1000)),
     *(gsp.GSP_FW_HEAP_PARAM_BASE_RM_SIZE_GH100, 0x22_0000, False),
-    *(2, 97, 96, 0x22_0000, align_up(0x80_0000 + 0x100_0000 + 0x1000, 0x2_0000)),
+    *(3, 2, 97, 96, 0x22_0000, align_up(0x80_0000 + 0x100_0000 + 0x1000, 0x2_0000)),
 )
 _FIVE: Final = (2, 3, 4, 6, 7)
 _KNOWN: Final[Mapping[tuple[int, int], tuple[str, Chip]]] = {

@@ -188,6 +188,15 @@ class BCR_CTRL(Register):
     BRFETCH = field(8)
 
 
+class MMU_INVALIDATE(Register):
+    """VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE: has TLBs forget."""
+
+    ALL_VA = field(0)
+    ALL_PDB = field(1)
+    SYS_MEMBAR = field(6)
+    TRIGGER = field(31, doc="1 until it is done")
+
+
 FALCON: Final[Mapping[str, Entry]] = {
     "FALCON_MAILBOX0": (0x040, Value),
     "FALCON_MAILBOX1": (0x044, Value),
@@ -245,6 +254,7 @@ COMMON: Final[Mapping[str, Entry]] = {
     "FUSE_DISPLAY": (0x820C04, Value),
     "WPR2_ADDR_LO": (0x1FA824, WPR2_ADDR),
     "WPR2_ADDR_HI": (0x1FA828, WPR2_ADDR),
+    "MMU_INVALIDATE": (0xB830B0, MMU_INVALIDATE),
     "FUSE_GSP_UCODE_VERSION": RegArray(0x8241C0, Value, 16, 4),
     "FUSE_SEC2_UCODE_VERSION": RegArray(0x824140, Value, 16, 4),
     "FSP_BOOT_GH100": (0x200BC, I2CS_SCRATCH),

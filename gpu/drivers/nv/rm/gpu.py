@@ -1,50 +1,29 @@
-"""An NVIDIA GPU through its kernel driver: memory, a compute queue and copy queues.
+"""An open NVIDIA GPU: memory, compute queues and copy queues, and what is told of their faults.
 
-A first look::
-
-    from gpu.drivers.nv.rm.gpu import NvDevice, explain_open
-    from gpu.transport.world import real_world
-
-    print(explain_open(real_world()))          # each step with its calls, all closed again
-    with NvDevice.open(real_world()) as gpu:
-        print(gpu, gpu.units.sms, "SMs,", gpu.clock(), "ns")
+Who opened it, through the kernel driver or on a bare card, nobody needs to know any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, OutOfMemory
+from gpu.core.errors import DeviceError, DeviceLost, GpuFault, OutOfMemory
 from gpu.core.wait import Waiter
-from gpu.drivers.bringup import StepReport, Stopped, Trail
+from gpu.drivers.bringup import StepReport
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.all import QUEUE_STEPS, GpuChannels, GpuQueues
+from gpu.drivers.nv.channel.all import GpuChannels, GpuQueues
 from gpu.drivers.nv.channel.channel import ChannelFault, GpfifoChannel, read_time
-from gpu.drivers.nv.channel.open import (
-    DEVICE_STEPS,
-    GpuMemory,
-    GpuObjects,
-    open_memory,
-    open_objects,
-)
-from gpu.drivers.nv.channel.probes import QUESTIONS
+from gpu.drivers.nv.channel.ground import GpuMemory, GpuObjects, Place, Session
 from gpu.drivers.nv.fault.sm_errors import FaultDetails, read_details
-from gpu.drivers.nv.memory import NvMemoryPort
+from gpu.drivers.nv.memory import NvMemory
 from gpu.drivers.nv.rm.chip import GraphicsInfo
 from gpu.drivers.nv.rm.classes import Generation
-from gpu.drivers.nv.rm.client import SESSION_STEPS, NvSession, open_session
-from gpu.drivers.nv.rm.escapes import Card
-from gpu.drivers.nv.rm.status import CallLog
 from gpu.drivers.questions import Outcome, Variants
 from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.ports import Memory, MemoryKind
-from gpu.transport.world import World
 
 Explain = Callable[[Sequence[GpfifoChannel], FaultDetails | None], str]
-STEPS: Final = (*SESSION_STEPS, *DEVICE_STEPS, *QUEUE_STEPS)
-"""The whole opening, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +47,11 @@ class NvDevice:
 
     Attributes:
         name: generation and PCI address, for messages.
-        session: the kernel driver that it was opened from.
-        card: as the driver lists it.
+        session: who speaks to RM for it.
+        card: where it is.
         classes: the classes of its generation.
         units: how large it is.
-        uuid: the 16 bytes by which UVM knows it.
+        uuid: the 16 bytes by which RM knows it.
         memory: allocates, in whole pages.
         queues: opens more channels, and all anew.
         variants: answers of open questions.
@@ -86,8 +65,8 @@ class NvDevice:
 
     def __init__(
         self,
-        session: NvSession,
-        card: Card,
+        session: Session,
+        card: Place,
         gpu: GpuObjects,
         memory: GpuMemory,
         queues: GpuChannels,
@@ -101,7 +80,7 @@ class NvDevice:
         self.classes: Generation = gpu.classes
         self.units: GraphicsInfo = gpu.units
         self.uuid = memory.uuid
-        self.memory: NvMemoryPort = memory.port
+        self.memory: NvMemory = memory.port
         self.queues = queues
         self.variants = variants
         self.explain: Explain = lambda channels, details: "open the device anew"
@@ -114,23 +93,6 @@ class NvDevice:
         self._usermode = gpu.usermode
         self._undo = undo
 
-    @classmethod
-    def open(
-        cls, world: World, index: int = 0, *, force: Mapping[str, str] | None = None
-    ) -> NvDevice:
-        """Opens the kernel driver and a GPU of it; on an error nothing stays open.
-
-        Args:
-            world: what it is opened through.
-            index: the GPU's place in `NvSession.cards`.
-            force: variants of open questions to take, by name (`probes.QUESTIONS`).
-
-        Raises AccessDenied, DeviceError where there is no driver or GPU, InvalidIndex, Unsupported
-        for a branch or generation that is not known, RmError, OutOfMemory, TransportError; each
-        with a note of the step.
-        """
-        return _open(world, index, Trail(STEPS, CallLog()), Variants(QUESTIONS, force))
-
     def use(self, queues: GpuQueues) -> None:
         """Takes other queues from here on."""
         self.compute_queue: GpfifoChannel = queues.compute
@@ -140,7 +102,7 @@ class NvDevice:
         self._debugger = queues.debugger
 
     def open_compute(self) -> GpfifoChannel:
-        """Another compute queue. Raises as `open` does."""
+        """Another compute queue. Raises as opening the GPU does."""
         self.more_queues += (self.queues.open_compute(1 + len(self.more_queues)),)
         return self.more_queues[-1]
 
@@ -157,7 +119,7 @@ class NvDevice:
     def alloc(self, size: int, kind: MemoryKind, *, name: str = "buffer") -> Memory:
         """Memory with ``.address`` and, where the host sees it, ``.window``.
 
-        Raises as `NvMemoryPort.allocate` does, DeviceLost in a forked child.
+        Raises as `MemoryPort.allocate` does, DeviceLost in a forked child.
         """
         self.check_process()
         return self.memory.allocate(size, kind, name=name)
@@ -223,7 +185,7 @@ class NvDevice:
 
     def _place_of(self, address: int | None) -> str:
         """Where an address is, in words; empty where nothing is known of it."""
-        extent = self.memory.nearest(address) if address is not None else None
+        extent = self.memory.extents.nearest(address) if address is not None else None
         if address is None or extent is None:
             return ""
         return f"{address:#x} is {extent.place_of(address)}"
@@ -250,47 +212,3 @@ class NvDevice:
 
     def __repr__(self) -> str:
         return f"<{self.name}, sm_{self.sm}, driver {self.session.version}>"
-
-
-def explain_open(
-    world: World,
-    index: int = 0,
-    *,
-    stop_after: str | None = None,
-    force: Mapping[str, str] | None = None,
-) -> OpenReport:
-    """Opens a GPU up to a step, closes all again, and tells how it went, failures included.
-
-    ``stop_after`` is the name of one of `STEPS`, by default the last. Raises InvalidValue for
-    another name.
-    """
-    trail, variants = Trail(STEPS, CallLog(), stop_after), Variants(QUESTIONS, force)
-    closing: tuple[str, ...] = ()
-    try:
-        device = _open(world, index, trail, variants)
-    except Stopped as stopped:
-        closing = tuple(getattr(stopped, "__notes__", ()))
-    except GpuError:
-        if not trail.reports or trail.reports[-1].error is None:  # no step failed
-            raise
-    else:
-        device.close()
-    return replace(_report(trail, variants), closing=closing)
-
-
-def _open(world: World, index: int, trail: Trail, variants: Variants) -> NvDevice:
-    with Undo() as undo:
-        session = open_session(world, trail, index)
-        undo.add(session.close)
-        card = session.card(index)
-        gpu = open_objects(session, card, variants, trail, undo)
-        memory = open_memory(session, gpu, variants, trail, undo)
-        queues = GpuChannels(session, gpu, memory, variants)
-        undo.add(queues.close)
-        opened = queues.open(trail)
-        report = _report(trail, variants)
-        return NvDevice(session, card, gpu, memory, queues, opened, variants, report, undo.take())
-
-
-def _report(trail: Trail, variants: Variants) -> OpenReport:
-    return OpenReport(tuple(trail.reports), tuple(variants.outcomes))

@@ -1,7 +1,7 @@
 """The resource manager's object tree: objects with parents, that live until they are freed.
 
 Everything a client has is an object in a tree below its root. What carries the calls is an
-`RmPort`: the kernel driver's ioctls (`gpu.drivers.nv.rm.escapes`), or RPC to the card's own
+`RmPort`: the kernel driver's ioctls (`gpu.drivers.nv.nvk.kernel`), or RPC to the card's own
 firmware where there is no kernel driver.
 """
 

@@ -17,7 +17,7 @@ from gpu.sim.nv.chip.launch import KernelFault
 from gpu.sim.nv.chip.memory import Physical
 from gpu.sim.nv.chip.pbdma import Pbdma
 from gpu.sim.nv.chip.port import Port
-from gpu.sim.translate import AddressSpace, PageFault
+from gpu.sim.translate import GpuSpace, PageFault
 
 _GP_GET: Final = 0x88  # Nvc86fControl
 _GP_PUT: Final = 0x8C
@@ -107,7 +107,7 @@ class Channel:
     number: int
     group: Group
     number_on_runlist: int
-    space: InitVar[AddressSpace]
+    space: InitVar[GpuSpace]
     ring_address: int
     entries: int
     userd: Physical
@@ -124,7 +124,7 @@ class Channel:
     _copy: CopyEngine | None = None
     _ring_due: int | None = None
 
-    def __post_init__(self, space: AddressSpace) -> None:
+    def __post_init__(self, space: GpuSpace) -> None:
         self.port = Port(space, self.gpu.caches, "host")
         self.pbdma = Pbdma(self)
         self._published: deque[int] = deque()
@@ -135,8 +135,13 @@ class Channel:
 
     @property
     def token(self) -> int:
-        """Runlist in bits 22:16, channel in 11:0 (kernel_fifo_ga100.c)."""
-        return self.group.runlist << 16 | self.number_on_runlist
+        """Runlist in bits 22:16, channel in 11:0 (kernel_fifo_ga100.c).
+
+        From GB20x on bit 30 says that it is a runlist's (kernel_fifo_gb202.c); kernel RM tells that
+        too, of which drivers of the model for kernel RM's files need not know (U).
+        """
+        mark = self.gpu.has_runlist_doorbell << 30
+        return mark | self.group.runlist << 16 | self.number_on_runlist
 
     @property
     def active(self) -> bool:

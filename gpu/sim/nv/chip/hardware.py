@@ -36,6 +36,7 @@ class Hardware:
         uuid: 16 bytes, what UVM calls it.
         needs_reset: whether its firmware has stopped answering.
         bar1_used: bytes of the BAR1 aperture that are mapped.
+        has_runlist_doorbell: whether tokens have bit 30.
         interrupt: whom it interrupts, with an index of NV2080_NOTIFIERS_* and 32 bits about it.
     """
 
@@ -52,6 +53,7 @@ class Hardware:
     bar1_used: int = 0
     plugged: bool = True
     needs_reset: bool = False
+    has_runlist_doorbell: bool = False
 
     def __post_init__(self, coherence: Mode) -> None:
         self.gpu_id = 0x100 * (self.index + 1)

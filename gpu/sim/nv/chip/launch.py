@@ -13,7 +13,7 @@ from gpu.sim.executor import RunningKernel, Size3
 from gpu.sim.nv.chip.caches import Caches
 from gpu.sim.nv.chip.errors import graphics
 from gpu.sim.nv.chip.port import Port
-from gpu.sim.translate import AddressSpace
+from gpu.sim.translate import GpuSpace
 
 
 class Bank(NamedTuple):
@@ -84,7 +84,7 @@ class KernelMemory:
         window_size: bytes of the window to shared memory.
     """
 
-    def __init__(self, space: AddressSpace, caches: Caches, launch: Launch, window_bits: int):
+    def __init__(self, space: GpuSpace, caches: Caches, launch: Launch, window_bits: int):
         self.space = space
         self.caches = caches
         self.data = Port(space, caches, "data")

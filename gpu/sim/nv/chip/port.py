@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gpu.sim.nv.chip.caches import Agent
 from gpu.sim.port import AgentPort
-from gpu.sim.translate import AddressSpace, PageFault
+from gpu.sim.translate import GpuSpace, PageFault
 
 
 class Port(AgentPort[Agent]):
     """An `AgentPort` that can be asked what is mapped."""
 
-    space: AddressSpace
+    space: GpuSpace
 
     def is_mapped(self, address: int, size: int) -> bool:
         """Whether all of a range is mapped."""

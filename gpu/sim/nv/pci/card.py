@@ -8,12 +8,17 @@ from typing import Final
 
 from gpu.core.pci import Bar, PciAddress
 from gpu.core.window import TrappedWindow
+from gpu.sim.kernel import SysError
+from gpu.sim.mapping import Mapper
+from gpu.sim.nv.chip.gpu import USERMODE_SIZE, NvGpu
 from gpu.sim.nv.pci.boards import Board, FalconFacts
 from gpu.sim.nv.pci.falconboot import FalconGsp, Gfw
 from gpu.sim.nv.pci.fsp import Cot, Fsp
 from gpu.sim.nv.pci.gsp import Gsp
 from gpu.sim.nv.pci.images import Known
 from gpu.sim.nv.pci.memory import INSTANCE_BYTES, Memory
+from gpu.sim.nv.pci.mmu import Mmu
+from gpu.sim.nv.pci.objects import FirmwareRm
 from gpu.sim.nv.pci.registers import BAR_BYTES
 from gpu.sim.nv.pci.rm import Rm
 from gpu.sim.nv.pci.silicon import Halt, Silicon
@@ -25,6 +30,7 @@ from gpu.sim.simulation import Simulation
 QUIET_NS: Final = 100_000_000
 """How long nothing may be asked of a function after its reset (PCI Express 5.0, 6.6.2)."""
 _ACCESS_NS: Final = 500
+USERMODE: Final = 0xBB0000  # NV_VIRTUAL_FUNCTION, 0xb80000, with its 0x30000 (dev_vm.h)
 
 
 class NvCard:
@@ -45,16 +51,25 @@ class NvCard:
         address: PciAddress,
         settle_ns: int = 0,
         lenient: bool = False,
+        *,
+        gpu: NvGpu,
     ):
-        """`settle_ns` is how long after power-on that is at work; the rest as of the world."""
+        """`settle_ns` is how long after power-on that is at work, `gpu` what is on the chip.
+
+        The rest is as of the world.
+        """
         self.ids = board.ids
         self.plugged = True
-        self.chip = chip = Silicon(board, sim, lenient)
+        self.gpu = gpu
+        self.chip = chip = Silicon(board, sim, lenient, gpu.vram)
         self._quiet_until = 0
         self._address = address
         self._add_identity(chip)
         self.memory = Memory(chip)
-        self.rm = Rm(chip, lambda: address.domain << 32 | address.bus << 8 | address.device)
+        self.mmu = Mmu(chip)
+        objects = FirmwareRm(gpu, self.mmu, sim.debug)
+        where = address.domain << 32 | address.bus << 8 | address.device
+        self.rm = Rm(chip, lambda: where, objects)
         self.starter: Fsp | Gfw
         self.gsp: Gsp | FalconGsp
         if isinstance(board.start, FalconFacts):
@@ -71,8 +86,8 @@ class NvCard:
         registers = TrappedWindow(BAR_BYTES, self._read, self._write, widest=4)
         frame = Bar(board.chip.bar1_size, prefetchable=True)
         self.bars: Mapping[int, CardBar] = {
-            0: CardBar(registers, Bar(BAR_BYTES, is_64bit=False)),
-            1: CardBar(self.memory.frame, frame),
+            0: CardBar(registers, Bar(BAR_BYTES, is_64bit=False), self._map_doorbell),
+            1: CardBar(self.memory.frame, frame, self.memory.map_frame),
             3: CardBar(self.memory.instance, Bar(INSTANCE_BYTES, prefetchable=True)),
         }
         chip.later.run()
@@ -98,20 +113,23 @@ class NvCard:
         chip.vram.forget((Extent(0, chip.vram.size),))
         chip.wpr2 = range(0)
         self.rm.reset()
+        self.mmu.reset()
         self.gsp.reset()
         self.starter.reset()
         self._quiet_until = chip.sim.clock.now_ns + QUIET_NS
 
     def sample(self) -> None:
-        """Nothing of it is seen without an access."""
+        """Looks at what processes wrote where they mapped it."""
+        self.gpu.sample()
 
     def unplug(self) -> None:
         """It is gone from its bus: nothing answers any more."""
+        self.gpu.unplug()
         self.plugged = False
 
     def close(self) -> None:
         """Gives its memory back."""
-        self.chip.vram.close()
+        self.gpu.close()
 
     def work(self) -> bool:
         """Does what is due; whether there was something."""
@@ -150,11 +168,27 @@ class NvCard:
         chip.later.run()
         return self.plugged
 
+    def _map_doorbell(
+        self, offset: int, size: int, prot: int, flags: int, address: int, mapper: Mapper
+    ) -> int:
+        """The page with doorbell and clock in a process. Raises SysError for other registers."""
+        if offset != USERMODE or size > USERMODE_SIZE:
+            raise SysError(22, f"BAR 0 at {offset:#x} has registers: {USERMODE:#x} alone is mapped")
+        extents = (Extent(0, size),)
+        return self.gpu.usermode.map_for_cpu(extents, size, prot, flags, address, mapper)
+
     def _read(self, offset: int, width: int) -> int:
         if not self._answers(f"a read of BAR 0 at {offset:#x}"):
             return (1 << 8 * width) - 1
+        if USERMODE <= offset < USERMODE + USERMODE_SIZE:
+            return self.gpu.usermode.read_word(offset - USERMODE, width)
         return self.chip.regs.read(offset, width)
 
     def _write(self, offset: int, width: int, value: int) -> None:
-        if self._answers(f"a write to BAR 0 at {offset:#x}"):
+        if not self._answers(f"a write to BAR 0 at {offset:#x}"):
+            return
+        if USERMODE <= offset < USERMODE + USERMODE_SIZE:
+            self.gpu.usermode.write_word(offset - USERMODE, width, value)
+            self.gpu.take_ring()
+        else:
             self.chip.regs.write(offset, width, value)

@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.core.window import TrappedWindow
+from gpu.sim.kernel import SysError
+from gpu.sim.mapping import Mapper
 from gpu.sim.nv.pci.silicon import Halt, Silicon
+from gpu.sim.physical import Extent
 
 INSTANCE_BYTES: Final = 32 << 20
 _WPR2: Final = 0x1FA824
@@ -31,6 +34,8 @@ class Memory:
 
     def __init__(self, chip: Silicon):
         self._chip = chip
+        size = min(chip.board.chip.bar1_size, chip.vram.size)
+        self._shown = Extent(0, size)
         self.frame = TrappedWindow(chip.board.chip.bar1_size, self._read, self._write)
         self.instance = TrappedWindow(INSTANCE_BYTES, self._read_instance, self._write_instance)
         regs, low, high = chip.regs, "NV_PFB_PRI_MMU_WPR2_ADDR_LO", "NV_PFB_PRI_MMU_WPR2_ADDR_HI"
@@ -54,6 +59,15 @@ class Memory:
         if not high | low:
             raise Halt(f"nobody told of {what}")
         self._chip.put((high << 32 | low) << page.shift, bytes(4), what)
+
+    def map_frame(
+        self, offset: int, size: int, prot: int, flags: int, address: int, mapper: Mapper
+    ) -> int:
+        """Video memory in a process. Raises SysError beyond its end."""
+        if offset + size > self._shown.size:
+            raise SysError(22, f"{size:#x} bytes of BAR 1 at {offset:#x} of {self._shown.size:#x}")
+        extents = (Extent(offset, size),)
+        return self._chip.vram.map_for_cpu(extents, size, prot, flags, address, mapper)
 
     @property
     def _bounds(self) -> tuple[int, int]:

@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from gpu.sim.nv.chip.channel import Group
 from gpu.sim.nv.pci.msgq import PAGE, Message, Queues
+from gpu.sim.nv.pci.objects import FirmwareRm
 from gpu.sim.nv.pci.silicon import Halt, Silicon
 from gpu.sim.nv.pci.staticinfo import STATIC_INFO_BYTES, make_static_info
 from gpu.sim.nv.pci.sysinfo import why_no_registry, why_no_system_info
 from gpu.sim.nv.pci.wprmeta import Booted
+from gpu.sim.nv.rm.status import RmError, Status, check
 
 UNLOADING, STATIC_INFO, CONTINUATION, SYSTEM_INFO, REGISTRY = 47, 65, 71, 72, 73
 INIT_DONE, LIBOS_PRINT, LOCKDOWN_NOTICE = 0x1001, 0x100C, 0x101C
@@ -29,6 +32,19 @@ _MOST_REGIONS: Final = PAGE // _REGION.size
 _CONTIGUOUS, _SYSMEM = 1, 1
 _LEAST_LOG: Final = 0x10000
 _RPC_NS: Final = 20_000
+RC_TRIGGERED: Final = 0x1004
+_ALLOC: Final = struct.Struct("<7I4x")  # rpc_gsp_rm_alloc_v03_00
+_CONTROL: Final = struct.Struct("<6I")  # rpc_gsp_rm_control_v03_00
+_RC: Final = struct.Struct("<6IH2x3IB3xI")  # rpc_rc_triggered_v17_02
+CALLS: Final = {
+    103: (_ALLOC, 16),
+    76: (_CONTROL, 12),
+    10: (struct.Struct("<4I"), 12),  # NVOS00_PARAMETERS_v03_00
+    21: (struct.Struct("<7I"), 24),  # NVOS55_PARAMETERS_v03_00
+    54: (struct.Struct("<3I4xQ6I"), None),  # rpc_set_page_directory_v1E_05
+    79: (struct.Struct("<4I"), None),  # rpc_unset_page_directory_v1E_05
+}
+"""Calls about objects: their headers, and where in those a status comes back."""
 
 
 class Rm:
@@ -39,9 +55,11 @@ class Rm:
         why_dead: why it answers no more; empty while it does.
     """
 
-    def __init__(self, chip: Silicon, host_address: Callable[[], int]):
+    def __init__(self, chip: Silicon, host_address: Callable[[], int], objects: FirmwareRm):
         """`host_address` tells where the card is on its bus, as RM has it."""
         self._chip = chip
+        self._objects = objects
+        objects.on_error = lambda group: self._guarded(partial(self._tell_error, group))
         self._host_address = host_address
         self.on_unload: Callable[[], None] = lambda: None
         self.reset()
@@ -54,6 +72,7 @@ class Rm:
         self._told: set[int] = set()
         self._partial: Message | None = None
         self._unloaded = False
+        self._objects.reset()
 
     @property
     def unread(self) -> str:
@@ -163,7 +182,7 @@ class Rm:
         if self._unloaded:
             raise Halt(f"call {message.function} after the driver has unloaded RM")
         message = self._join(message)
-        if message.function == REGISTRY and message.is_full and self._is_short(message):
+        if message.is_full and self._is_short(message):
             self._partial = message
             return
         self._partial = None
@@ -176,6 +195,8 @@ class Rm:
                 self._static_info(message)
             case 47:
                 self._unload(message)
+            case number if number in CALLS:
+                self._object_call(message)
             case _:
                 self._unknown(message)
 
@@ -193,7 +214,16 @@ class Rm:
         return before._replace(payload=payload, is_full=message.is_full)
 
     def _is_short(self, message: Message) -> bool:
-        return len(message.payload) < int.from_bytes(message.payload[:4], "little")
+        """Whether more must follow, by what it tells of its own length."""
+        payload = message.payload
+        match message.function:
+            case 73:
+                return len(payload) < int.from_bytes(payload[:4], "little")
+            case 76:
+                return len(payload) < _CONTROL.size + int.from_bytes(payload[16:20], "little")
+            case 103:
+                return len(payload) < _ALLOC.size + int.from_bytes(payload[20:24], "little")
+        return False
 
     def _system_info(self, message: Message) -> None:
         self._once(SYSTEM_INFO)
@@ -228,8 +258,64 @@ class Rm:
             self._refuse(message, NOT_SUPPORTED, "suspending is not modelled")
             return
         self._unloaded = True
+        self._objects.reset()
         self._answer(message, message.payload)
         self.on_unload()
+
+    def _object_call(self, message: Message) -> None:
+        """A call about objects: a status within it, and the message's own, which is 0 then."""
+        payload = message.payload
+        head, status_at = CALLS[message.function]
+        if len(payload) < head.size:
+            self._refuse(message, INVALID_PARAM_STRUCT, f"{head.size} bytes wanted at least")
+            return
+        status, back = 0, payload[head.size :]
+        try:
+            back = self._carry_out(message.function, head.unpack_from(payload), back)
+        except RmError as error:
+            status = error.status
+            self._chip.sim.debug.note(f"RM: call {message.function}: {error}")
+        data = bytearray(payload[: head.size] + back)
+        if status_at is not None:
+            struct.pack_into("<I", data, status_at, status)
+        self._answer(message, bytes(data), 0 if status_at is not None else status)
+
+    def _carry_out(self, function: int, head: tuple[int, ...], data: bytes) -> bytes:
+        """What the parameters are afterwards. Raises RmError."""
+        objects = self._objects
+        match function:
+            case 103:
+                client, parent, handle, number, _, size, _ = head
+                self._check_size(data, size)
+                return objects.new_object((client, parent, handle, number), data)
+            case 76:
+                client, handle, number, _, size, _ = head
+                self._check_size(data, size)
+                return objects.ask(client, handle, number, data)
+            case 10:
+                objects.give_back(head[0], head[2])
+            case 21:
+                objects.copy((head[0], head[1], head[2]), (head[3], head[4]))
+            case 54:
+                objects.set_directory(head[0], head[1], head[3:])
+            case 79:
+                objects.unset_directory(head[0], head[1], head[2])
+        return data
+
+    def _check_size(self, data: bytes, size: int) -> None:
+        what = f"{len(data)} bytes of parameters, of which the header tells {size}"
+        check(len(data) == size, Status.INVALID_PARAM_STRUCT, what)
+
+    def _tell_error(self, group: Group) -> None:
+        """Firmware tore a group down, and tells which channels, and why."""
+        fault = group.mmu_faults[0] if group.mmu_faults else None
+        code = 31 if fault else 13
+        for channel in group.channels:
+            address = fault.address if fault else 0
+            head = (group.engine, channel.number_on_runlist, 0, 0, code, 2, 0)
+            kind = (address & 0xFFFFFFFF, address >> 32, fault.kind if fault else 0, 0, 0)
+            if self._queues is not None:
+                self._queues.send(RC_TRIGGERED, _RC.pack(*head, *kind))
 
     def _unknown(self, message: Message) -> None:
         if message.function > LAST_FUNCTION:

@@ -29,11 +29,11 @@ class Silicon:
 
     bus: CardBus
 
-    def __init__(self, board: Board, sim: Simulation, lenient: bool):
+    def __init__(self, board: Board, sim: Simulation, lenient: bool, vram: Pool):
         self.board = board
         self.sim = sim
         self.regs = Registers(f"{board.name} registers", sim.debug, lenient)
-        self.vram = Pool(f"video memory of {board.name}", board.chip.vram_size, local=True)
+        self.vram = vram
         self.wpr2 = range(0)
         self.later = Later(sim.clock)
 

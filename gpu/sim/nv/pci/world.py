@@ -14,7 +14,10 @@ from typing import Final
 
 from gpu.core.pci import PciAddress
 from gpu.sim.faults import Given
+from gpu.sim.linecaches import Mode
 from gpu.sim.machine import Engine, Machine
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.launch import KernelExecutor, NoExecutor
 from gpu.sim.nv.pci.boards import find_board
 from gpu.sim.nv.pci.card import NvCard
 from gpu.sim.nv.pci.images import learn, make_images
@@ -35,6 +38,8 @@ class NvPciWorld(Machine):
         firmware: files by their names, which the cards know then; made-up ones by default.
         settle_ns: how long a card's own firmware is still at work, as in one just plugged in.
         lenient: for drivers of others: registers that the model does not have are noted only.
+        coherence: what caches do; see `gpu.sim.nv.chip.caches`.
+        executor: runs kernels; without one a launch is an error.
 
     Attributes: those of `Machine`, and
         gpus: the cards.
@@ -54,6 +59,8 @@ class NvPciWorld(Machine):
         firmware: Mapping[str, bytes] | None = None,
         settle_ns: int = 0,
         lenient: bool = False,
+        coherence: Mode = "check",
+        executor: KernelExecutor | None = None,
     ):
         super().__init__(seed, faults, HOST_MEMORY)
         self.gpus = []
@@ -65,16 +72,27 @@ class NvPciWorld(Machine):
         for number, board in enumerate(boards):
             address = PciAddress(0, _FIRST_BUS + number, 0, 0)
             known = learn(board, self.firmware)
-            card = NvCard(board, self, known, address, settle_ns, lenient)
+            parts = (self._host, self.clock, self.debug, self.rng, self.faults, self.counts)
+            gpu = NvGpu(board.chip, number, *parts, coherence, executor or NoExecutor())
+            gpu.has_runlist_doorbell = board.family == "gb20x"
+            card = NvCard(board, self, known, address, settle_ns, lenient, gpu=gpu)
             self.gpus.append(card)
             self.pci.add(address, card, _FIRST_GROUP + number, "vfio-pci")
         add_vfio(self.pci)
 
     def _engines(self) -> Sequence[Engine]:
-        return self.gpus
+        return [*self.gpus, *(each for card in self.gpus for each in card.gpu.channels)]
 
     def _run_one(self) -> bool:
-        return sum(card.work() for card in self.gpus if card.plugged) > 0
+        worked = sum(card.work() for card in self.gpus if card.plugged) > 0
+        runnable = [channel for card in self.gpus for channel in card.gpu.runnable()]
+        if runnable:
+            self.rng.choice(runnable).run(self._steps())
+        return worked or bool(runnable)
+
+    def _time_passed(self) -> None:
+        for card in self.gpus:
+            card.gpu.show_clock()
 
     def work(self, deadline_ns: int | None = None) -> bool:
         """As all machines do; time passes where firmware has nothing to do, as on hardware."""

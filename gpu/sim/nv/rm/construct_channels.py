@@ -6,7 +6,8 @@ firmware checks is not public and marked U.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from gpu.core.bits import bits, is_power_of_two
 from gpu.sim.nv.chip.channel import USERD_SIZE, Channel, Group, Unit
@@ -70,8 +71,27 @@ def make_share(request: Request) -> Resource:
     return share
 
 
+class Places(NamedTuple):
+    """Who tells where what a channel is made of lies, and its number.
+
+    Attributes:
+        error: its notifier, by the handle of the group's.
+        userd: its control words, in memory and from where on.
+        number: of the channel, on its group's runlist.
+    """
+
+    error: Callable[[Request, int], Physical | None]
+    userd: Callable[[Request], tuple[Physical, int]]
+    number: Callable[[Request, Group], int]
+
+
 def make_channel(request: Request) -> Resource:
-    """kchannelConstruct; one without a group gets a group of its own."""
+    """kchannelConstruct: memory is named by handles, and RM draws the number."""
+    return make_channel_of(request, Places(_error_of, _userd, _new_number))
+
+
+def make_channel_of(request: Request, places: Places) -> Resource:
+    """A channel; one without a group gets a group of its own."""
     params, parent = request.required, request.parent
     share, vaspace, flags = params["hContextShare"], params["hVASpace"], params["flags"]
     physical = bits(flags, 1, 0) == 0  # NVOS04_FLAGS_CHANNEL_TYPE
@@ -85,18 +105,17 @@ def make_channel(request: Request) -> Resource:
         space = request.find(vaspace, VaSpace) if vaspace else None
     scrubbed = not flags & _SKIP_SCRUBBER
     check(scrubbed, Status.INVALID_ARGUMENT, "SKIP_SCRUBBER is the kernel's own")
-    made = _channel_of(request, group, space, error)
+    made = _channel_of(request, group, space, error, places)
     if not isinstance(parent, GroupObject):
         parent.gpu.groups.append(group)
     return made
 
 
 def _channel_of(
-    request: Request, group: Group, own_space: VaSpace | None, group_errors: int
+    request: Request, group: Group, own_space: VaSpace | None, group_errors: int, places: Places
 ) -> ChannelObject:
     params, gpu = request.required, request.parent.gpu
-    error = _error_memory(request, params["hObjectError"] or group_errors)
-    _error_memory(request, params["hObjectEccError"])
+    error = places.error(request, group_errors)
     share = _share_of(request)
     engine = params["engineType"]
     own = engine not in _ENGINE_TYPES or engine == group.engine
@@ -105,16 +124,14 @@ def _channel_of(
     entries = params["gpFifoEntries"]  # U: checked by firmware only
     good = is_power_of_two(entries) and params["gpFifoOffset"] % 8 == 0
     check(good, Status.INVALID_ARGUMENT, f"a ring of {entries} at {params['gpFifoOffset']:#x}")
-    userd = _userd(request).physical
-    number = gpu.new_channel_id(group.runlist)
-    if number is None:
-        raise RmError(Status.NO_FREE_FIFOS, f"runlist {group.runlist} has no channel left")
+    userd, userd_offset = places.userd(request)
+    number = places.number(request, group)
     made = ChannelObject("channel", *request.base)
     made.vaspace = vaspace
     needs_context = group.runlist == 0 and vaspace.external  # kchannelIsSchedulable
     made.channel = Channel(
-        *(gpu, f"channel {request.handle:#x}", request.number, group, number, vaspace.space),
-        *(params["gpFifoOffset"], entries, userd, params["userdOffset"], error, needs_context),
+        *(gpu, f"channel {request.handle:#x}", request.number, group, number, vaspace.seen),
+        *(params["gpFifoOffset"], entries, userd, userd_offset, error, needs_context),
     )
     made.held = [userd, *([error] if error else [])]
     for physical in made.held:
@@ -124,6 +141,20 @@ def _channel_of(
     (share or vaspace).dependants.append(made)
     params["cid"] = number
     return made
+
+
+def _error_of(request: Request, group_errors: int) -> Physical | None:
+    params = request.required
+    error = _error_memory(request, params["hObjectError"] or group_errors)
+    _error_memory(request, params["hObjectEccError"])
+    return error
+
+
+def _new_number(request: Request, group: Group) -> int:
+    number = request.parent.gpu.new_channel_id(group.runlist)
+    if number is None:
+        raise RmError(Status.NO_FREE_FIFOS, f"runlist {group.runlist} has no channel left")
+    return number
 
 
 def _error_memory(request: Request, handle: int) -> Physical | None:
@@ -149,7 +180,7 @@ def _share_of(request: Request) -> ContextShare | None:
     return share
 
 
-def _userd(request: Request) -> Memory:
+def _userd(request: Request) -> tuple[Physical, int]:
     """kchannelCreateUserdMemDesc_GV100."""
     params = request.required
     if not params["hUserdMemory"]:
@@ -164,7 +195,7 @@ def _userd(request: Request) -> Memory:
         raise RmError(
             Status.INVALID_ADDRESS, f"USERD at {offset:#x}: a multiple of {USERD_SIZE:#x}"
         )
-    return found
+    return found.physical, offset
 
 
 def make_engine_object(request: Request) -> Resource:

@@ -7,6 +7,7 @@ then the command in its class (NOT_SUPPORTED, INVALID_PARAM_STRUCT).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -67,10 +68,16 @@ _TOKEN: Final = Layout(
 )
 
 
-def command_of(rm: RmState, client: int, number: int, size: int) -> Command | None:
+def command_of(
+    rm: RmState,
+    client: int,
+    number: int,
+    size: int,
+    commands: Mapping[int, Command] | None = None,
+) -> Command | None:
     """A command, after what is checked before its parameters are copied in. Raises RmError."""
     check(client in rm.clients, Status.INVALID_CLIENT, f"client {client:#x}")
-    command = COMMANDS.get(number)
+    command = (COMMANDS if commands is None else commands).get(number)
     if command and number >> 16 in RULES:
         good = size == rm.branch.layout(command.layout).size
         check(good, Status.INVALID_ARGUMENT, f"command {number:#x}: {size} bytes of parameters")
@@ -78,13 +85,21 @@ def command_of(rm: RmState, client: int, number: int, size: int) -> Command | No
 
 
 def control(
-    rm: RmState, caller: Caller, client: int, handle: int, number: int, data: bytes, lists: Lists
+    rm: RmState,
+    caller: Caller,
+    client: int,
+    handle: int,
+    number: int,
+    data: bytes,
+    lists: Lists,
+    commands: Mapping[int, Command] | None = None,
 ) -> bytes:
     """RM_CONTROL: parameters as they come back. Raises RmError.
 
-    `lists` has what each pointer among them leads to, which is changed in place.
+    `lists` has what each pointer among them leads to, which is changed in place; `commands` are
+    those that there are, by default `COMMANDS`.
     """
-    command = command_of(rm, client, number, len(data))
+    command = command_of(rm, client, number, len(data), commands)
     target = rm.client(caller, client).find(handle)
     if command is None or target.kind not in command.kinds:
         if command is None:

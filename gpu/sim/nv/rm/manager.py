@@ -9,6 +9,7 @@ validation).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -26,6 +27,7 @@ from gpu.sim.nv.rm.classes import (
     ROOT_CLASSES,
     RULES,
     ClassRule,
+    Kind,
     has_class,
 )
 from gpu.sim.nv.rm.layout import Record
@@ -73,6 +75,8 @@ class ResourceManager(RmState):
     Args:
         pcie_peers: whether GPUs of one chip reach each other's memory over PCIe.
     """
+
+    makers: Mapping[Kind, Callable[[Request], Resource]] = construct.MAKERS
 
     def __init__(
         self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool, branch: Branch
@@ -130,7 +134,7 @@ class ResourceManager(RmState):
         handle = self._new_handle(owner, place.wanted)
         self._check_class(number, above, params)
         request = Request(self, owner, above, handle, number, params)
-        self._add(construct.MAKERS[rule.kind](request))
+        self._add(self.makers[rule.kind](request))
         return handle, bytes(params.data) if params else None
 
     def _add(self, made: Resource) -> None:

@@ -11,7 +11,7 @@ from gpu.sim.nv.chip.gpu import NvGpu
 from gpu.sim.nv.chip.memory import Physical
 from gpu.sim.nv.rm.classes import Kind
 from gpu.sim.nv.rm.status import RmError, Status
-from gpu.sim.translate import AddressSpace
+from gpu.sim.translate import AddressSpace, GpuSpace
 
 
 @dataclass(eq=False)
@@ -119,6 +119,11 @@ class VaSpace(Resource):
         self.faulting = faulting
         self.uvm_owner = False
         self.space = AddressSpace()
+
+    @property
+    def seen(self) -> GpuSpace:
+        """As engines see it."""
+        return self.space
 
 
 class ContextShare(Resource):

@@ -22,7 +22,7 @@ from gpu.autogen.nv.layout import offset_of
 from gpu.core import hostmem
 from gpu.core.errors import DeviceError, InvalidValue, TransportError
 from gpu.core.window import MemoryWindow
-from gpu.drivers.nv.rm.branch import version_in
+from gpu.drivers.nv.nvk.branch import version_in
 from gpu.drivers.nv.rm.object import Allocated, Mapping, RmObject
 from gpu.drivers.nv.rm.status import CallLog
 from gpu.transport import nvidia as nodes

@@ -6,7 +6,6 @@ error, a stop or `close` undoes all of it in reverse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from gpu.autogen.nv import alloc, control
@@ -14,19 +13,15 @@ from gpu.autogen.nv import classes as ids
 from gpu.core.window import Window
 from gpu.drivers.bringup import Step, Trail
 from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.channel.ground import GpuMemory, GpuObjects
 from gpu.drivers.nv.channel.probes import DOORBELL
-from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.rm.chip import (
-    GraphicsInfo,
-    list_classes,
-    read_graphics_info,
-    read_uuid,
-)
-from gpu.drivers.nv.rm.classes import Generation, choose, usermode_class
-from gpu.drivers.nv.rm.client import NvSession
-from gpu.drivers.nv.rm.escapes import Card, CardPort
+from gpu.drivers.nv.nvk.facts import list_classes, read_graphics_info, read_uuid
+from gpu.drivers.nv.nvk.kernel import Card, CardPort
+from gpu.drivers.nv.nvk.memory import NvMemoryPort
+from gpu.drivers.nv.nvk.pagetables import PageTables
+from gpu.drivers.nv.nvk.session import NvSession
+from gpu.drivers.nv.rm.classes import choose, usermode_class
 from gpu.drivers.nv.rm.object import RmObject
-from gpu.drivers.nv.uvm.ranges import PageTables
 from gpu.drivers.questions import Variants
 
 USERMODE_SIZE: Final = 0x10000
@@ -48,31 +43,9 @@ DEVICE_STEPS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GpuObjects:
-    """A GPU in RM's tree, and what it is."""
-
-    gpu_id: int
-    card: CardPort
-    device: RmObject
-    subdevice: RmObject
-    classes: Generation
-    units: GraphicsInfo
-    usermode: Window
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GpuMemory:
-    """A GPU's page tables, under UVM's care, and what allocates in them."""
-
-    uuid: bytes
-    vaspace: RmObject
-    port: NvMemoryPort
-
-
 def open_objects(
     session: NvSession, card: Card, variants: Variants, trail: Trail, undo: Undo
-) -> GpuObjects:
+) -> tuple[GpuObjects, CardPort]:
     """Node, device objects, classes and the doorbell page."""
     with trail.step("card file"):
         port = CardPort(session.os, session.kernel.control_fd, card.minor, session.log)
@@ -102,7 +75,7 @@ def open_objects(
         usermode = _map_usermode(
             port, device, subdevice, usermode_class(row, listed), variants, undo
         )
-    return GpuObjects(card.gpu_id, port, device, subdevice, row, units, usermode)
+    return GpuObjects(device, subdevice, row, units, usermode), port
 
 
 def _map_usermode(
@@ -130,22 +103,28 @@ def _map_usermode(
     return window
 
 
-def new_vaspace(gpu: GpuObjects) -> RmObject:
+def new_vaspace(device: RmObject) -> RmObject:
     """Page tables that UVM will own."""
     flags = (
         alloc.NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED
         | alloc.NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING
     )
     params = alloc.NV_VASPACE_ALLOCATION_PARAMETERS(flags=flags, vaBase=VA_BASE, vaSize=VA_SIZE)
-    return gpu.device.alloc(ids.FERMI_VASPACE_A, params, name="address space")
+    return device.alloc(ids.FERMI_VASPACE_A, params, name="address space")
 
 
 def open_memory(
-    session: NvSession, gpu: GpuObjects, variants: Variants, trail: Trail, undo: Undo
-) -> GpuMemory:
+    session: NvSession,
+    card: Card,
+    card_port: CardPort,
+    gpu: GpuObjects,
+    variants: Variants,
+    trail: Trail,
+    undo: Undo,
+) -> tuple[GpuMemory, NvMemoryPort]:
     """The VA space and its registration with UVM."""
     with trail.step("address space"):
-        vaspace = new_vaspace(gpu)
+        vaspace = new_vaspace(gpu.device)
         undo.add(vaspace.free)
     with trail.step("uuid"):
         uuid = read_uuid(gpu.subdevice)
@@ -153,12 +132,12 @@ def open_memory(
         session.uvm.register_gpu(uuid)
         undo.add(session.uvm.unregister_gpu, uuid)
     tables = PageTables(
-        *(session.client, session.uvm, session.uvm_file, session.branch, uuid, gpu.gpu_id)
+        *(session.client, session.uvm, session.uvm_file, session.branch, uuid, card.gpu_id)
     )
     undo.add(tables.disconnect)
     with trail.step("register address space"):
         session.uvm.register_vaspace(uuid, vaspace)
         undo.add(session.uvm.unregister_vaspace, uuid)
-    port = NvMemoryPort(gpu.device, gpu.card, tables, session.addresses, variants)
+    port = NvMemoryPort(gpu.device, card_port, tables, session.addresses, variants)
     undo.add(port.close)
-    return GpuMemory(uuid, vaspace, port)
+    return GpuMemory(uuid, vaspace, port), port

@@ -13,10 +13,10 @@ from typing import Final
 from gpu.autogen.nv import status, uvm
 from gpu.core import hostmem
 from gpu.core.errors import InvalidValue
-from gpu.drivers.nv.rm.branch import Branch
+from gpu.drivers.nv.nvk import peercalls as peers
+from gpu.drivers.nv.nvk.branch import Branch
 from gpu.drivers.nv.rm.object import RmObject
 from gpu.drivers.nv.rm.status import CallLog
-from gpu.drivers.nv.uvm import peers
 from gpu.transport.os import Os
 
 UUID_SIZE: Final = 16

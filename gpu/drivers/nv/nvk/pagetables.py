@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu.core.errors import OutOfMemory, RmError, Unsupported
-from gpu.drivers.nv.rm.branch import Branch
+from gpu.drivers.nv.nvk.branch import Branch
+from gpu.drivers.nv.nvk.peercalls import CAN_READ, CAN_WRITE, GET_P2P_CAPS_V2
+from gpu.drivers.nv.nvk.uvm import Uvm
+from gpu.drivers.nv.nvk.uvmfile import UvmFile
 from gpu.drivers.nv.rm.object import RmClient, RmObject
-from gpu.drivers.nv.uvm.calls import Uvm
-from gpu.drivers.nv.uvm.fd import UvmFile
-from gpu.drivers.nv.uvm.peers import CAN_READ, CAN_WRITE, GET_P2P_CAPS_V2
 
 _ADVICE = "copy through system memory"
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.rm.branch import Branch
-from gpu.drivers.nv.rm.escapes import open_node
-from gpu.drivers.nv.uvm.calls import Uvm
+from gpu.drivers.nv.nvk.branch import Branch
+from gpu.drivers.nv.nvk.kernel import open_node
+from gpu.drivers.nv.nvk.uvm import Uvm
 from gpu.transport import nvidia as nodes
 from gpu.transport.os import Os, RealOs
 

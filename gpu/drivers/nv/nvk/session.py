@@ -9,13 +9,13 @@ from gpu.core.errors import DeviceError, InvalidIndex
 from gpu.core.wait import Waiter
 from gpu.drivers.bringup import Step, Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.rm.branch import Branch, branch_of
-from gpu.drivers.nv.rm.escapes import Card, KernelPort, driver_version, open_node
+from gpu.drivers.nv.nvk.addresses import AddressSpace
+from gpu.drivers.nv.nvk.branch import Branch, branch_of
+from gpu.drivers.nv.nvk.kernel import Card, KernelPort, driver_version, open_node
+from gpu.drivers.nv.nvk.uvm import Uvm
+from gpu.drivers.nv.nvk.uvmfile import UvmFile, join, leave
 from gpu.drivers.nv.rm.object import RmClient
 from gpu.drivers.nv.rm.status import CallLog
-from gpu.drivers.nv.uvm.calls import Uvm
-from gpu.drivers.nv.uvm.fd import UvmFile, join, leave
-from gpu.drivers.nv.uvm.va import AddressSpace
 from gpu.transport import nvidia as nodes
 from gpu.transport.missing import no_nvidia_gpu
 from gpu.transport.os import Os

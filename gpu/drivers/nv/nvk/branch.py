@@ -14,7 +14,7 @@ from typing import Final
 
 from gpu.autogen.nv import control, uvm
 from gpu.core.errors import DeviceError, Unsupported
-from gpu.drivers.nv.uvm.peers import P2pCaps, P2pCaps535
+from gpu.drivers.nv.nvk.peercalls import P2pCaps, P2pCaps535
 
 Params = type[ctypes.Structure]
 

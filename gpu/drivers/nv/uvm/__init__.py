@@ -1,1 +1,0 @@
-"""UVM, NVIDIA's unified memory driver: calls, the file, ranges of addresses, peers."""
