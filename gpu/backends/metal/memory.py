@@ -12,6 +12,7 @@ from gpu.backends.metal.objc import Handle
 from gpu.compiler.targets.apple import MAC
 from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
+from gpu.core.bits import align_down, align_up
 from gpu.core.errors import InvalidType, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
 
@@ -29,10 +30,15 @@ class MetalMemory:
         address: where the host has it.
         nbytes: how many it has.
         ticket: of the commands that used it last.
+        offset: bytes from the begin of the buffer to it.
         is_borrowed: whether it is someone else's memory.
+        is_lent: whether someone else may use it, even when it is not needed here any more.
     """
 
-    __slots__ = ("_handle", "_owner", "address", "id", "is_borrowed", "nbytes", "ticket")
+    __slots__ = (
+        *("_handle", "_owner", "address", "id", "is_borrowed", "is_lent", "nbytes", "offset"),
+        "ticket",
+    )
 
     def __init__(
         self,
@@ -41,11 +47,32 @@ class MetalMemory:
         nbytes: int,
         owner: object = None,
         borrowed: bool = False,
+        offset: int = 0,
     ):
         """`owner` keeps what lies at `address` alive."""
         self._handle, self._owner = handle, owner
-        self.id, self.address, self.nbytes = handle.id, address, nbytes
-        self.ticket, self.is_borrowed = 0, borrowed
+        self.id, self.address, self.nbytes, self.offset = handle.id, address, nbytes, offset
+        self.ticket, self.is_borrowed, self.is_lent = 0, borrowed, False
+
+
+def wrap_pages(
+    context: MetalContext, address: int, nbytes: int, owner: object
+) -> MetalMemory | None:
+    """Host memory, by the whole pages that it is in; None where Metal does not take them.
+
+    They must be of one mapping (newBufferWithBytesNoCopy of MTLDevice.h). A pool is open.
+    """
+    begin, end = align_down(address, PAGE), align_up(address + nbytes, PAGE)
+    if not 0 < begin < end <= begin + context.info.most_memory:
+        return None
+    objc = context.objc
+    made = objc.newBufferWithBytesNoCopy_length_options_deallocator_(
+        context.device.id, begin, end - begin, _SHARED, 0
+    )
+    if not made:
+        return None
+    handle = Handle(objc, made)
+    return MetalMemory(handle, address, nbytes, owner, borrowed=True, offset=address - begin)
 
 
 class MetalAllocator(LRUAllocator[MetalMemory]):
@@ -78,22 +105,18 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
     def _free(self, memory: MetalMemory, nbytes: int) -> None:
         """It goes when nothing refers to it: the last reference is the caller's."""
 
+    def _keep(self, memory: MetalMemory, nbytes: int) -> None:
+        """As `LRUAllocator` does; what was lent is not used again."""
+        if not memory.is_lent:
+            super()._keep(memory, nbytes)
+
     def borrow(self, address: int, nbytes: int, owner: object) -> MetalMemory | None:
         """Host memory that begins with a page, up to the end of its last one; on Apple silicon."""
-        context = self._context
-        size = -(-nbytes // PAGE) * PAGE
-        if address % PAGE or not 0 < size <= context.info.most_memory:
+        # A Mac's GPU of another kind has its own memory, or pages of another size.
+        if address % PAGE or self._context.info.family == MAC:
             return None
-        if context.info.family == MAC:  # a GPU of its own memory, or pages of another size
-            return None
-        objc = context.objc
-        with context.in_pool():
-            made = objc.newBufferWithBytesNoCopy_length_options_deallocator_(
-                context.device.id, address, size, _SHARED, 0
-            )
-            if not made:  # Metal wants memory of one mapping
-                return None
-            return MetalMemory(Handle(objc, made), address, nbytes, owner, borrowed=True)
+        with self._context.in_pool():
+            return wrap_pages(self._context, address, nbytes, owner)
 
     def host_address(self, memory: MetalMemory) -> int | None:
         """Where the host has it, whose memory it is."""
@@ -121,7 +144,7 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
 
         def encode(encoder: int) -> None:
             context.objc.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
-                encoder, source.id, 0, target.id, 0, nbytes
+                encoder, source.id, source.offset, target.id, target.offset, nbytes
             )
 
         commands = context.run(encode, _COPY, (target, source, nbytes), both, copies=True)

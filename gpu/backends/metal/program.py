@@ -29,6 +29,7 @@ _VALUE_BYTES: Final = 8
 # What Metal calls a source that has no name; users' own kernels in it have theirs.
 _PLACE: Final = re.compile(r"^program_source:(\d+):\d+: (?:fatal )?error", re.MULTILINE)
 _id: Final = attrgetter("id")
+_offset: Final = attrgetter("offset")
 
 
 class Libraries:
@@ -242,6 +243,7 @@ class MetalProgram(Program):
         objc, (ids, offsets, longs) = self.context.objc, self._places
         objc.setComputePipelineState_(encoder, self._pipeline.id)
         self._ids[: self._buffers] = [*map(_id, bufs)]
+        self._offsets[: self._buffers] = [*map(_offset, bufs)]
         if self.workspace:
             self._ids[self._buffers] = self.scratch.at_least(self.workspace).id
         objc.setBuffers_offsets_withRange_(encoder, ids, offsets, 0, self._tables)
