@@ -24,8 +24,6 @@ from gpu.runtime.origins import line_of, users_place
 if TYPE_CHECKING:
     from types import CodeType
 
-    from gpu.backends.metal.memory import MetalMemory
-
 log = get_logger(__name__)
 
 MOST_RUNNING: Final = 48
@@ -47,6 +45,16 @@ class GpuInfo(NamedTuple):
     family: str
     memory: int
     most_memory: int
+
+
+class Used(Protocol):
+    """What commands use.
+
+    Attributes:
+        ticket: of those that used it last.
+    """
+
+    ticket: int
 
 
 class Describes(Protocol):
@@ -114,12 +122,12 @@ class MetalContext:
         encode: Callable[[int], None],
         what: Describes,
         arguments: Sequence[object],
-        touched: Sequence[MetalMemory],
+        touched: Sequence[Used],
         copies: bool = False,
     ) -> Commands:
         """Commits what `encode` puts into an encoder, of copies or of kernels; returns at once.
 
-        `what` and `arguments` are for errors; `touched` is the memory that is used. Raises
+        `what` and `arguments` are for errors; `touched` is what is used. Raises
         DeviceLost, DeviceError, what `encode` does, and errors of commands that are long done.
         """
         objc = self.objc

@@ -15,7 +15,7 @@ from typing import Final
 
 from gpu.autogen import metal as mtl
 from gpu.backends.metal.context import MetalContext
-from gpu.backends.metal.memory import PAGE, MetalMemory, wrap_pages
+from gpu.backends.metal.memory import MetalMemory, wrap_pages
 from gpu.backends.metal.objc import Handle
 from gpu.compiler.targets.apple import MAC
 from gpu.core.bits import align_down

@@ -36,7 +36,17 @@ class MetalMemory:
     """
 
     __slots__ = (
-        *("_handle", "_owner", "address", "id", "is_borrowed", "is_lent", "nbytes", "offset"),
+        *(
+            "__weakref__",
+            "_handle",
+            "_owner",
+            "address",
+            "id",
+            "is_borrowed",
+            "is_lent",
+            "nbytes",
+            "offset",
+        ),
         "ticket",
     )
 
@@ -53,6 +63,14 @@ class MetalMemory:
         self._handle, self._owner = handle, owner
         self.id, self.address, self.nbytes, self.offset = handle.id, address, nbytes, offset
         self.ticket, self.is_borrowed, self.is_lent = 0, borrowed, False
+
+
+def shared_memory(context: MetalContext, nbytes: int) -> MetalMemory | None:
+    """A new buffer of so many bytes; None where there is no room."""
+    objc = context.objc
+    with context.in_pool():
+        made = objc.newBufferWithLength_options_(context.device.id, max(nbytes, 1), _SHARED)
+        return MetalMemory(Handle(objc, made), objc.contents(made), nbytes) if made else None
 
 
 def wrap_pages(
@@ -91,16 +109,13 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
                 f" {most:,} bytes (maxBufferLength); use smaller tensors"
             )
         check_memory(size)
-        objc = context.objc
-        with context.in_pool():
-            made = objc.newBufferWithLength_options_(context.device.id, size, _SHARED)
-            if not made:
-                raise OutOfMemory(
-                    f"cannot allocate {nbytes:,} bytes on {context.info.name}: {self.live:,} are in"
-                    f" use and {self.cached:,} kept; free tensors or use smaller ones"
-                )
-            handle = Handle(objc, made)
-            return MetalMemory(handle, objc.contents(made), nbytes)
+        made = shared_memory(context, nbytes)
+        if made is None:
+            raise OutOfMemory(
+                f"cannot allocate {nbytes:,} bytes on {context.info.name}: {self.live:,} are in"
+                f" use and {self.cached:,} kept; free tensors or use smaller ones"
+            )
+        return made
 
     def _free(self, memory: MetalMemory, nbytes: int) -> None:
         """It goes when nothing refers to it: the last reference is the caller's."""

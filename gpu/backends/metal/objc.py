@@ -110,6 +110,10 @@ class ObjC:
         number = self.sel_registerName(selector.encode())
         return bool(self.respondsToSelector_(receiver, number))
 
+    def new(self, kind: str) -> Handle:
+        """A new object of a class."""
+        return Handle(self, self.init(self.alloc(self.objc_getClass(kind.encode()))))
+
     def string(self, text: str) -> int:
         """An NSString, which goes with its pool."""
         made: int = self.stringWithUTF8String_(self.objc_getClass(b"NSString"), text.encode())

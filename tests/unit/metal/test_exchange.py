@@ -163,7 +163,7 @@ def test_pointers_of_other_things_are_refused_with_what_to_do(raw: RawMetal) -> 
             refused()
     assert raw.send(theirs.buffer, "retainCount") == before
     theirs.free()
-    with pytest.raises(InvalidValue, match="are not memory for data|no memory that Metal"):
+    with pytest.raises(InvalidValue, match=r"are not memory for data|no memory that Metal"):
         Tensor.from_blob(theirs.buffer, 8)
     private = Foreign(raw, np.zeros(8, np.float32), options=PRIVATE)
     with pytest.raises(Unsupported, match=r"not in memory that the host shares.*2\.12"):
