@@ -17,6 +17,7 @@ from gpu.autogen import metal as mtl
 from gpu.backends.metal.codes import command_error
 from gpu.backends.metal.objc import Handle, ObjC, Pool
 from gpu.core.errors import DeviceError, DeviceLost
+from gpu.core.interrupts import put_off
 from gpu.core.lifetime import close_at_exit, tell_of_forks
 from gpu.core.log import get_logger
 from gpu.runtime.origins import line_of, users_place
@@ -130,26 +131,37 @@ class MetalContext:
         `what` and `arguments` are for errors; `touched` is what is used. Raises
         DeviceLost, DeviceError, what `encode` does, and errors of commands that are long done.
         """
-        objc = self.objc
         with self.lock, self.in_pool():
             if len(self._running) >= MOST_RUNNING:
                 self._finish(self._running[0])
-            buffer = objc.commandBuffer(self._queue.id)
-            begin = objc.blitCommandEncoder if copies else objc.computeCommandEncoder
-            encoder = begin(buffer) if buffer else 0
-            if not encoder:
-                raise DeviceError(f"{self.info.name} gives no command buffer")
-            try:
-                encode(encoder)
-            finally:  # an encoder that is open when it goes is a mistake that ends the process
-                objc.endEncoding(encoder)
-            owned = Handle(objc, objc.objc_retain(buffer))
-            commands = Commands(next(self._tickets), owned, what, arguments, users_place())
-            # Noted first: an interrupt may come behind any of these lines.
-            self._running.append(commands)
-            for memory in touched:
-                memory.ticket = commands.ticket
-            objc.commit(buffer)
+            # An encoder that nobody knows cannot be ended.
+            with put_off():
+                return self._run(encode, what, arguments, touched, copies)
+
+    def _run(
+        self,
+        encode: Callable[[int], None],
+        what: Describes,
+        arguments: Sequence[object],
+        touched: Sequence[Used],
+        copies: bool,
+    ) -> Commands:
+        objc = self.objc
+        buffer = objc.commandBuffer(self._queue.id)
+        begin = objc.blitCommandEncoder if copies else objc.computeCommandEncoder
+        encoder = begin(buffer) if buffer else 0
+        if not encoder:
+            raise DeviceError(f"{self.info.name} gives no command buffer")
+        try:
+            encode(encoder)
+        finally:  # an encoder that is open when it goes is a mistake that ends the process
+            objc.endEncoding(encoder)
+        owned = Handle(objc, objc.objc_retain(buffer))
+        commands = Commands(next(self._tickets), owned, what, arguments, users_place())
+        self._running.append(commands)
+        for memory in touched:
+            memory.ticket = commands.ticket
+        objc.commit(buffer)
         return commands
 
     def in_pool(self) -> Pool:

@@ -27,7 +27,7 @@ DLPACK_METAL: Final = 8
 ALIGNMENT: Final = 16
 """Bytes that one instruction reads or writes at most; where blocks of malloc's begin, too
 (malloc(3) of macOS)."""
-_SEARCHED: Final = 64 << 10
+_SEARCHED: Final = 16 << 10
 """Bytes before an address in which a block of malloc's is looked for that it is in."""
 _BUFFER: Final = ("contents", "device", "length", "storageMode")
 """What is sent to a buffer; no other class of Apple's has them all."""

@@ -246,9 +246,12 @@ class MetalProgram(Program):
         values = check_values(self.name, vals)
         self.check_counts(len(bufs), len(values))
         context = self.context
-        return context.run(
-            lambda encoder: self.encode(encoder, bufs, values), self, (*bufs, *values), bufs
-        )
+        with context.lock:
+            if self.workspace:
+                self.scratch.at_least(self.workspace)
+            return context.run(
+                lambda encoder: self.encode(encoder, bufs, values), self, (*bufs, *values), bufs
+            )
 
     def check_counts(self, buffers: int, values: int) -> None:
         """Raises InvalidValue where it takes another number of them."""

@@ -16,7 +16,14 @@ import gpu
 from backend.kernels import SIZE, job_of, loaded
 from gpu import Context, Device, Tensor, jit
 from gpu.backends.metal.memory import PAGE, MetalMemory
-from gpu.core.errors import CompileError, ConfigError, DeviceError, GpuFault, OutOfMemory
+from gpu.core.errors import (
+    CompileError,
+    ConfigError,
+    DeviceError,
+    GpuFault,
+    OutOfMemory,
+    Unsupported,
+)
 from gpu.runtime.default import default_choice
 from simulated import SIMULATED, keeping_rules
 
@@ -107,6 +114,25 @@ def test_a_users_kernel_that_is_refused_names_its_line() -> None:
 def test_more_than_a_buffer_holds_is_refused() -> None:
     with pytest.raises(OutOfMemory, match="maxBufferLength"):
         Device["METAL"].allocator.alloc(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "told"),
+    [
+        (1, 2048, "blocks of 2048 threads, metal has at most 1024"),
+        (1 << 40, 64, r"1,099,511,627,776 blocks, Metal has at most 67,108,863 of 64"),
+        (1 << 31, 1, r"Metal has at most 2,147,483,647 of 1"),
+    ],
+)
+def test_grids_beyond_what_metal_counts_are_refused(grid: int, block: int, told: str) -> None:
+    large = gpu.kernel(
+        {"metal": "out[0] = a[0];"},
+        outputs=lambda a: (a.shape, a.dtype),
+        grid=lambda a: grid,
+        block=block,
+    )
+    with keeping_rules("METAL"), pytest.raises(Unsupported, match=told):
+        large(Tensor.arange(4).realize()).numpy()
 
 
 def test_replays_take_values_and_new_memory() -> None:
