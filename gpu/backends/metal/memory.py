@@ -19,6 +19,9 @@ from gpu.runtime.allocator import LRUAllocator
 PAGE: Final = 16 << 10
 """Bytes of a page on Apple silicon ("Addressing architectural differences in your macOS code",
 Apple)."""
+_WORD: Final = 4
+"""Bytes of which what is copied is a multiple on macOS, but on Apple silicon
+(copyFromBuffer:sourceOffset:... of MTLBlitCommandEncoder, Apple)."""
 _SHARED: Final = mtl.MTLResourceStorageModeShared
 
 
@@ -152,9 +155,15 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
             read_memory(target, memory.address)
 
     def copy(self, target: MetalMemory, source: MetalMemory, nbytes: int) -> None:
-        """Copies on the GPU, behind what was launched before; returns at once."""
+        """Copies on the GPU, behind what was launched before; returns at once.
+
+        Through the host where a Mac's GPU of another kind would not copy whole words.
+        """
         context, both = self._context, (_ours(target), _ours(source))
         if not nbytes:
+            return
+        if context.info.family == MAC and (target.offset | source.offset | nbytes) % _WORD:
+            super().copy(target, source, nbytes)
             return
 
         def encode(encoder: int) -> None:

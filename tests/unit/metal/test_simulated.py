@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -53,6 +54,16 @@ def test_every_family_computes(name: str) -> None:
         np.testing.assert_allclose((x @ y).numpy(), a @ b, rtol=1e-4, atol=1e-4)
         assert x.argmax(1).tolist() == a.argmax(1).tolist()
     assert Device[name].describe()["target"] == GPUS[name]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_copies_of_odd_numbers_of_bytes(name: str) -> None:
+    rng = np.random.default_rng(ord(name[-1]))
+    with keeping_rules(name):
+        for count in rng.integers(1, 99, 5):
+            data = rng.integers(0, 256, count, np.uint8)
+            copied = copy.deepcopy(Tensor(data, device=name).realize())
+            assert copied.tolist() == data.tolist()
 
 
 def test_there_are_as_many_as_metal_lists() -> None:
