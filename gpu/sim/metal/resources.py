@@ -13,6 +13,7 @@ from typing import Final
 from gpu.core import hostmem
 from gpu.core.bits import align_up
 from gpu.core.errors import OutOfMemory
+from gpu.core.files import read_bytes
 from gpu.sim.metal.base import Gpu, Owned
 from gpu.sim.metal.methods import Misuse, Range, method
 
@@ -238,12 +239,11 @@ def borrow(device: Gpu, pointer: int, length: int, options: int) -> Buffer | Non
 def _is_mapped(start: int, size: int) -> bool:
     """Whether the program may read and write all of some bytes."""
     end = start + size
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            place, rights, *_ = line.split()
-            first, last = (int(each, 16) for each in place.split("-"))
-            if first <= start < last and rights.startswith("rw"):
-                start = last
+    for line in read_bytes("/proc/self/maps").decode().splitlines():
+        place, rights, *_ = line.split()
+        first, last = (int(each, 16) for each in place.split("-"))
+        if first <= start < last and rights.startswith("rw"):
+            start = last
     return start >= end
 
 
