@@ -502,8 +502,8 @@ class Runtime:
         """Writes as many classes as there is room for; gives how many there are."""
         found = [*self._classes.values()]
         if places:
-            listed = found[: max(count, 0)]
-            (ctypes.c_uint64 * len(listed)).from_address(places)[:] = listed
+            for number, each in enumerate(found[: max(count, 0)]):
+                ctypes.c_uint64.from_address(places + 8 * number).value = each
         return len(found)
 
     def _find_class(self, address: int) -> Class:

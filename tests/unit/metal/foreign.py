@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpu import Context, Device
 from gpu.backends.metal.library import simulated_libraries
-from libcuda.foreign import DELETER, KINDS, Legacy, Managed, _new
+from libcuda.foreign import DELETER, Legacy, Managed, _new, tell
 from sim.metal.raw_metal import SHARED, RawMetal
 from simulated import SIMULATED, keeping_rules
 
@@ -78,14 +78,7 @@ class Foreign:
     def capsule(self, versioned: bool = True) -> object:
         """A capsule over it, of either kind."""
         managed: Any = Managed(1, 0) if versioned else Legacy()
-        tensor, rank = managed.tensor, len(self.shape)
-        tensor.data, tensor.byte_offset = self.buffer, self.offset
-        tensor.device_type, tensor.device_id = self.device
-        tensor.code, tensor.bits = KINDS[self._kind.name]
-        tensor.ndim, tensor.lanes = rank, 1
-        tensor.shape = (ctypes.c_int64 * rank)(*self.shape)
-        if self.strides is not None:
-            tensor.strides = (ctypes.c_int64 * rank)(*self.strides)
+        tell(managed.tensor, self, self.buffer, self._kind.name)
         managed.deleter = DELETER(self._give_back)
         self._kept.append((managed, managed.deleter))
         name = b"dltensor_versioned" if versioned else b"dltensor"

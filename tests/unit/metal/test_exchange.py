@@ -276,7 +276,7 @@ def test_a_block_of_malloc_that_is_no_object_is_memory(raw: RawMetal) -> None:
         assert Tensor.from_blob(begin, PAGE // 4).sum().item() == 0
         assert Tensor.from_blob(begin + 64, 8, "int32").sum().item() == 0
         with pytest.raises(InvalidValue, match="a block of 32,768 bytes"):
-            Tensor.from_blob(begin + 2 * PAGE - 16, 8)
+            Tensor.from_blob(begin + PAGE - 16, PAGE // 4 + 16)
 
 
 def test_the_exchange_names_its_gpu() -> None:
