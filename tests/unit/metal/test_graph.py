@@ -164,6 +164,19 @@ def test_another_buffer_at_the_same_address_is_encoded_anew() -> None:
     Device["METAL"].synchronize()
 
 
+def test_replays_differ_by_values_alone() -> None:
+    rng = np.random.default_rng(3)
+    launches: Launches = [(program("valued"), (i % 2, 2), (0, 1)) for i in range(8)]
+    graph, memories = MetalGraph(launches, 3), [memory(rng) for _ in range(3)]
+    want = [held(each).copy() for each in memories]
+    for vals in ((1, 2), (1, 2), (1, 2), (3, 4), (1, 2), (5, 5)):
+        graph(memories, vals)
+        applied(launches, want, vals)
+    Device["METAL"].synchronize()
+    for each, wanted in zip(memories, want, strict=True):
+        np.testing.assert_array_equal(held(each), wanted)
+
+
 @pytest.mark.parametrize("count", [8, 100])
 def test_what_a_replay_sends(count: int) -> None:
     rng = np.random.default_rng(count)
