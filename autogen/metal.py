@@ -15,28 +15,42 @@ METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     "UTF8String": ("char const *", ()), "alloc": ("void *", ()),
     "blitCommandEncoder": ("void *", ()), "code": ("NSInteger", ()),
     "commandBuffer": ("void *", ()), "commit": ("void", ()),
-    "computeCommandEncoder": ("void *", ()), "contents": ("void *", ()),
+    "computeCommandEncoder": ("void *", ()),
+    "concurrentDispatchThreadgroups:threadsPerThreadgroup:": ("void", ("MTLSize", "MTLSize")),
+    "contents": ("void *", ()),
     "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:": ("void", ("void *", "NSUInteger", "void *", "NSUInteger", "NSUInteger")),
-    "count": ("NSUInteger", ()),
+    "count": ("NSUInteger", ()), "device": ("void *", ()),
     "dispatchThreadgroups:threadsPerThreadgroup:": ("void", ("MTLSize", "MTLSize")),
     "domain": ("void *", ()), "endEncoding": ("void", ()), "error": ("void *", ()),
-    "init": ("void *", ()), "localizedDescription": ("void *", ()),
+    "executeCommandsInBuffer:withRange:": ("void", ("void *", "NSRange")),
+    "indirectComputeCommandAtIndex:": ("void *", ("NSUInteger",)), "init": ("void *", ()),
+    "length": ("NSUInteger", ()), "localizedDescription": ("void *", ()),
     "maxBufferLength": ("NSUInteger", ()), "maxTotalThreadsPerThreadgroup": ("NSUInteger", ()),
     "name": ("void *", ()),
     "newBufferWithBytesNoCopy:length:options:deallocator:": ("void *", ("void *", "NSUInteger", "NSUInteger", "void *")),
     "newBufferWithLength:options:": ("void *", ("NSUInteger", "NSUInteger")),
     "newCommandQueue": ("void *", ()),
+    "newComputePipelineStateWithDescriptor:options:reflection:error:": ("void *", ("void *", "NSUInteger", "void *", "void *")),
     "newComputePipelineStateWithFunction:error:": ("void *", ("void *", "void *")),
     "newFunctionWithName:": ("void *", ("void *",)),
+    "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:": ("void *", ("void *", "NSUInteger", "NSUInteger")),
     "newLibraryWithSource:options:error:": ("void *", ("void *", "void *", "void *")),
     "objectAtIndex:": ("void *", ("NSUInteger",)), "recommendedMaxWorkingSetSize": ("uint64_t", ()),
-    "respondsToSelector:": ("bool", ("void *",)),
+    "registryID": ("uint64_t", ()), "respondsToSelector:": ("bool", ("void *",)),
+    "setBarrier": ("void", ()),
     "setBuffers:offsets:withRange:": ("void", ("void *", "void *", "NSRange")),
     "setBytes:length:atIndex:": ("void", ("void *", "NSUInteger", "NSUInteger")),
+    "setCommandTypes:": ("void", ("NSUInteger",)), "setComputeFunction:": ("void", ("void *",)),
     "setComputePipelineState:": ("void", ("void *",)), "setFastMathEnabled:": ("void", ("bool",)),
+    "setInheritBuffers:": ("void", ("bool",)), "setInheritPipelineState:": ("void", ("bool",)),
+    "setKernelBuffer:offset:atIndex:": ("void", ("void *", "NSUInteger", "NSUInteger")),
     "setMathFloatingPointFunctions:": ("void", ("NSInteger",)),
-    "setMathMode:": ("void", ("NSInteger",)), "status": ("NSUInteger", ()),
-    "supportsFamily:": ("bool", ("NSInteger",)), "threadExecutionWidth": ("NSUInteger", ()),
+    "setMathMode:": ("void", ("NSInteger",)),
+    "setMaxKernelBufferBindCount:": ("void", ("NSUInteger",)),
+    "setSupportIndirectCommandBuffers:": ("void", ("bool",)), "status": ("NSUInteger", ()),
+    "storageMode": ("NSUInteger", ()), "supportsFamily:": ("bool", ("NSInteger",)),
+    "threadExecutionWidth": ("NSUInteger", ()),
+    "useResources:count:usage:": ("void", ("void *", "NSUInteger", "NSUInteger")),
     "waitUntilCompleted": ("void", ()),
 }
 
@@ -74,7 +88,11 @@ MTLGPUFamilyMacCatalyst1: int = 4001
 MTLGPUFamilyMacCatalyst2: int = 4002
 MTLMathFloatingPointFunctionsFast: int = 0
 MTLMathFloatingPointFunctionsPrecise: int = 1
+MTLIndirectCommandTypeConcurrentDispatch: int = 1 << 5
 MTLMathModeSafe: int = 0
 MTLMathModeRelaxed: int = 1
 MTLMathModeFast: int = 2
 MTLResourceStorageModeShared: int = 0
+MTLResourceUsageRead: int = 1
+MTLResourceUsageWrite: int = 1 << 1
+MTLStorageModeShared: int = 0

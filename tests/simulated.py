@@ -33,7 +33,8 @@ def keeping_rules(device: str) -> Iterator[None]:
         return
     before = {id(library): len(library.violations) for library in libraries()}
     yield
-    assert not [v for each in libraries() for v in each.violations[before.get(id(each), 0) :]]
+    found = [v for each in libraries() for v in each.violations[before.get(id(each), 0) :]]
+    assert not found, found
 
 
 @contextmanager

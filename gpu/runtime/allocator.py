@@ -99,12 +99,13 @@ class Allocator(Unpicklable, ABC, Generic[M]):
         """As `adopt`, of an image. Raises Unsupported on devices without images."""
         raise Unsupported(f"this device has no images, and {image.name} is one; use float32")
 
-    def adopt(self, pointer: int, nbytes: int) -> M | None:
+    def adopt(self, pointer: int, nbytes: int, offset: int = 0) -> M | None:
         """Memory that another user of the device names by `pointer`, in the device's own terms.
 
-        An address in host memory, unless the device says otherwise. None where it cannot be used.
+        It begins `offset` bytes behind that. An address in host memory, unless the device says
+        otherwise. None where it cannot be used.
         """
-        return self.borrow(pointer, nbytes, None)
+        return self.borrow(pointer + offset, nbytes, None)
 
     def alloc(self, nbytes: int) -> M:
         """Memory of at least `nbytes` bytes with undefined contents.

@@ -23,8 +23,11 @@ class Exchange(ABC, Generic[M]):
 
     @property
     @abstractmethod
-    def stream(self) -> int:
-        """The stream that everything launched here is in. Raises DeviceLost."""
+    def stream(self) -> int | None:
+        """The stream that everything launched here is in; None where others name none.
+
+        Then who takes memory waits first for what makes its value. Raises DeviceLost.
+        """
 
     @abstractmethod
     def lend(self, memory: M, stream: int | None, owner: object) -> tuple[int, object]:
@@ -36,12 +39,18 @@ class Exchange(ABC, Generic[M]):
         `owner` is kept as long. Raises InvalidValue for a stream that there is not.
         """
 
-    @abstractmethod
-    def adopt(self, address: int, nbytes: int, owner: object) -> tuple[M, object]:
-        """Memory of others, and what is held for as long as it is used here.
+    def offset(self, memory: M) -> int:
+        """How many bytes behind the address that `lend` gives `memory` begins."""
+        del memory
+        return 0
 
-        `owner` is kept alive until that is dropped and what is enqueued on the memory is done.
-        Raises InvalidValue for an address that is no memory of this device, or has fewer bytes.
+    @abstractmethod
+    def adopt(self, address: int, nbytes: int, owner: object, offset: int = 0) -> tuple[M, object]:
+        """Memory of others, `offset` bytes behind an address or in what the device has there.
+
+        And what is held for as long as it is used here: `owner` is kept alive until that is dropped
+        and what is enqueued on the memory is done. Raises InvalidValue for an address that is no
+        memory of this device, or has fewer bytes.
         """
 
     @abstractmethod

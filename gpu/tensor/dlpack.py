@@ -23,8 +23,12 @@ Array = npt.NDArray[Any]
 VERSION: Final = (1, 0)
 CPU_DEVICE: Final = (1, 0)  # kDLCPU, number 0
 CUDA_KIND: Final = 2
-_KINDS: Final = {1: "host memory", 2: "CUDA", 3: "pinned memory of CUDA", 10: "ROCm"}
-_CUDA_HINT: Final = ", or use it in place on device='CUDA' (docs/devices/cuda.md)"
+METAL_KIND: Final = 8
+_KINDS: Final = {1: "host memory", 2: "CUDA", 3: "pinned memory of CUDA", 8: "Metal", 10: "ROCm"}
+_HINTS: Final = {
+    CUDA_KIND: ", or use it in place on device='CUDA' (docs/devices/cuda.md)",
+    METAL_KIND: ", or use it in place on device='METAL' (docs/devices/metal.md)",
+}
 READ_ONLY: Final = 1 << 0
 IS_COPIED: Final = 1 << 1
 
@@ -141,7 +145,7 @@ def make_capsule(memory: Strided, versioned: bool, flags: int) -> object:
     strides = (ctypes.c_int64 * rank)(*memory.strides)
     managed = _ManagedVersioned() if versioned else _Managed()
     tensor = managed.tensor
-    tensor.data, tensor.byte_offset = memory.address, 0
+    tensor.data, tensor.byte_offset = memory.address, memory.offset
     tensor.device_type, tensor.device_id = memory.device
     tensor.ndim = rank
     tensor.dtype = _DataType(*_CODES[memory.dtype], 1)
@@ -227,7 +231,10 @@ def _memory_of(tensor: _Tensor, kinds: Collection[int]) -> Strided:
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
     if 0 not in shape and not tensor.data:
         raise FormatError(f"a DLPack tensor of shape {list(shape)} without memory")
-    return Strided(device, (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, None)
+    data, offset = tensor.data or 0, tensor.byte_offset
+    if device[0] != METAL_KIND:  # whose data is an MTLBuffer
+        data, offset = data + offset, 0
+    return Strided(device, data, shape, strides, dtype, None, offset=offset)
 
 
 def check_kind(kind: int, kinds: Collection[int]) -> None:
@@ -238,5 +245,5 @@ def check_kind(kind: int, kinds: Collection[int]) -> None:
     known = " and ".join(f"{_KINDS[each]} ({each})" for each in kinds)
     raise Unsupported(
         f"the DLPack tensor is on a device of type {name}; only {known} can be read, copy it there"
-        f" first{_CUDA_HINT if kind == CUDA_KIND else ''}"
+        f" first{_HINTS.get(kind, '')}"
     )

@@ -134,7 +134,8 @@ class Interop(Operands):
         return self.to(device)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Where `__dlpack__` lends the value: on CUDA its GPU, (2, number), else the host, (1, 0).
+        """Where `__dlpack__` lends the value: on CUDA and METAL its GPU, (2 or 8, number), else the
+        host, (1, 0).
 
         Every tensor can be lent in host memory, where need be as a copy.
         """
@@ -159,7 +160,7 @@ class Interop(Operands):
         On CUDA `stream` is the consumer's, as in the Array API: None and 1 are the legacy default
         stream, 2 that of the thread, -1 asks for no order, all else is a handle. What comes there
         is behind what computes the value; the memory is used again behind what is there when the
-        consumer gives it back.
+        consumer gives it back. On METAL there is none to name: the host waits for the value.
 
         Raises:
             NotExportable: a stream that cannot be, another device, or `copy` False where there has
@@ -182,7 +183,8 @@ class Interop(Operands):
                 f"dl_device={dl_device}: a tensor on {self.device} is lent there, "
                 f"{exchange.device}, or copied to host memory, (1, 0)"
             )
-        order, is_lent = sharing.stream_of(stream), versioned and not copy and self._view is None
+        order = sharing.stream_of(exchange, stream)
+        is_lent = versioned and not copy and self._view is None
         if copy is False and not is_lent:
             raise dlpack.NotExportable(
                 "copy=False, but memory is lent to a consumer of DLPack 1.0 or later alone, and "
@@ -228,7 +230,7 @@ class Interop(Operands):
         """
         from gpu.tensor import sharing
 
-        exchange = sharing.exchange_of(self.device)
+        exchange = sharing.cuda_exchange_of(self.device)
         if exchange is None or not cudaarrays.has_name(self.dtype):
             raise AttributeError(cudaarrays.NOT_OFFERED)
         buffer = self._in_memory(self._view is None)
@@ -243,7 +245,9 @@ class Interop(Operands):
         cannot use host memory, it is a copy. Memory of a GPU of CUDA's is used by tensors on that,
         which `device` says, or `DEV`: what is launched here comes behind what made the value
         there; of a bare capsule, behind all that the GPU does for this process. On CUDA an array
-        that has `__cuda_array_interface__` alone, as numba's, is taken in the same way.
+        that has `__cuda_array_interface__` alone, as numba's, is taken in the same way. Of Metal's
+        memory, as of torch on MPS and MLX, the same holds, but that what made the value there must
+        have ended before: ``torch.mps.synchronize()``, ``mx.eval(x)``.
 
         Raises:
             InvalidType: `x` does not speak DLPack.
@@ -289,13 +293,16 @@ class Interop(Operands):
         shape: int | Sequence[int],
         dtype: DType | str = dtypes.float32,
         device: str | None = None,
+        *,
+        offset: int = 0,
     ) -> Self:
-        """A tensor over memory at address `ptr`, in row-major order, without a copy.
+        """A tensor over memory `offset` bytes behind address `ptr`, in row-major order, in place.
 
         On CUDA `ptr` is an address on that GPU, such as `data_ptr()` of a tensor of torch's, that
         is a multiple of 16; all that the process does there is waited for first. On CL `ptr` is a
         `cl_mem` of the device's context; it is retained. With an image for a `dtype` it is an image
-        of that size and kind.
+        of that size and kind. On METAL it is an MTLBuffer, such as `data_ptr()` of a tensor on MPS
+        that is no view, or the address of shared memory; what computes there has ended before.
 
         The caller keeps the memory alive, and unchanged, as long as the tensor or something that
         was not computed yet needs it. Writing to the tensor gives it memory of its own. Tensors
@@ -303,22 +310,24 @@ class Interop(Operands):
 
         Raises:
             InvalidValue: an address that is zero, or not a multiple of the size of an element; on
-                CUDA one of no memory of the GPU, or of too little.
-            Unsupported: a device that cannot use such memory.
+                CUDA and METAL one of no memory of the GPU, or of too little.
+            Unsupported: a device that cannot use such memory; an offset on CL.
         """
         from gpu.tensor import sharing
         from gpu.tensor.strided import Strided, row_major
 
         name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
         if cudaarrays.is_array(ptr):
-            if sharing.exchange_of(name) is None:
+            if sharing.cuda_exchange_of(name) is None:
                 raise Unsupported(cudaarrays.not_taken(ptr))
             raise InvalidType("from_blob takes an address; Tensor.from_dlpack takes the array")
-        address = integer(ptr, "ptr")
-        if not 0 < address <= WORD or address % element.itemsize:
+        begin, behind = integer(ptr, "ptr"), integer(offset, "offset")
+        address = begin + behind
+        if not 0 < begin <= address <= WORD or address % element.itemsize:
+            where = f" and offset {behind}" if behind else ""
             raise InvalidValue(
                 f"ptr must be an address of 64 bits that is a multiple of {element.itemsize}, of "
-                f"{element.name}; got {address:#x}"
+                f"{element.name}; got {begin:#x}{where}"
             )
         if 0 in sizes:
             return cls._wrap(own(G.const(0, sizes, element, name)))
@@ -328,12 +337,13 @@ class Interop(Operands):
             )
         exchange = sharing.exchange_of(name)
         if exchange is not None and not element.is_image:
-            memory = Strided(exchange.device, address, sizes, row_major(sizes), element, None)
+            strides = row_major(sizes)
+            memory = Strided(exchange.device, begin, sizes, strides, element, None, offset=behind)
             sharing.follow_all(memory)
             return cls._wrap(sharing.tensor_over(memory, name, copy=False)._node)
         adopt = _adopter(name, element)
         source = _Foreign(name, sizes, element, address, read_only=False)
-        node = source.node(lambda nbytes: adopt(address, nbytes), None)
+        node = source.node(lambda nbytes: adopt(begin, nbytes, behind), None)
         if node is None:
             raise Unsupported(f"{name} cannot use memory at an address; copy it there with .to()")
         return cls._wrap(node)
@@ -395,11 +405,11 @@ def _size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     return math.prod(a.shape[i] for i in axes_of(axis, a.ndim))
 
 
-def _adopter(device: str, dtype: DType) -> Callable[[int, int], Any]:
+def _adopter(device: str, dtype: DType) -> Callable[[int, int, int], Any]:
     """Makes memory of a device of what someone else names by a number, for so many bytes."""
     allocator = Device[device].allocator
     if isinstance(dtype, ImageDType):
-        return lambda pointer, nbytes: allocator.adopt_image(pointer, dtype)
+        return lambda pointer, nbytes, offset: allocator.adopt_image(pointer + offset, dtype)
     return allocator.adopt
 
 
@@ -434,7 +444,9 @@ def _capsule_of(x: Any, name: Place) -> tuple[object, bool]:
         device = x.__dlpack_device__()
         dlpack.check_kind(device[0], sharing.kinds_on(name))
         if device[0] != dlpack.CPU_DEVICE[0]:
-            options["stream"] = sharing.exchange_at(device).stream
+            stream = sharing.exchange_at(device).stream
+            if stream is not None:
+                options["stream"] = stream
     try:
         return x.__dlpack__(max_version=dlpack.VERSION, **options), bool(options)
     except TypeError:  # from before DLPack 1.0

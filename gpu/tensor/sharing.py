@@ -16,20 +16,26 @@ from gpu.runtime.device import Device
 from gpu.runtime.exchange import Exchange
 from gpu.tensor.cudaarrays import not_taken, read_interface
 from gpu.tensor.customgrad import own
-from gpu.tensor.dlpack import CPU_DEVICE, CUDA_KIND, NotExportable
+from gpu.tensor.dlpack import CPU_DEVICE, CUDA_KIND, METAL_KIND, NotExportable
 from gpu.tensor.strided import Strided, row_major
 
 if TYPE_CHECKING:
     from gpu.tensor.handle import Handle
     from gpu.tensor.tensor import Tensor
 
-_NAMES: Final = {CUDA_KIND: "CUDA"}
+_NAMES: Final = {CUDA_KIND: "CUDA", METAL_KIND: "METAL"}
 """Devices whose memory is shared, by the types that DLPack has for them."""
 
 
 def exchange_of(place: Place) -> Exchange[Any] | None:
     """What shares the memory of a device; None where none does, or for several devices."""
     return Device[place].allocator.exchange if isinstance(place, str) else None
+
+
+def cuda_exchange_of(place: Place) -> Exchange[Any] | None:
+    """The same on CUDA; None on all else."""
+    exchange = exchange_of(place)
+    return exchange if exchange is not None and exchange.device[0] == CUDA_KIND else None
 
 
 def kinds_on(place: Place) -> tuple[int, ...]:
@@ -62,11 +68,22 @@ def lend(exchange: Exchange[Any], buffer: Buffer, shape: Shape, stream: int | No
     sizes, strides = bound(shape), row_major(upper_shape(shape))
     buffer.read_only = True
     address, held = exchange.lend(buffer.memory, stream, buffer)
-    return Strided(exchange.device, address, sizes, strides, buffer.dtype, held, True)
+    offset = exchange.offset(buffer.memory)
+    return Strided(exchange.device, address, sizes, strides, buffer.dtype, held, True, offset)
 
 
-def stream_of(stream: object) -> int:
-    """The stream that a consumer of `__dlpack__` names. Raises NotExportable for none of CUDA's."""
+def stream_of(exchange: Exchange[Any], stream: object) -> int | None:
+    """The stream that a consumer of `__dlpack__` names, None where the device has none to name.
+
+    Raises NotExportable for what is none of the device's.
+    """
+    if exchange.device[0] != CUDA_KIND:
+        if stream is not None:
+            raise NotExportable(
+                f"stream={stream!r}: {_NAMES[exchange.device[0]]} has no streams that libraries"
+                " name; leave it out"
+            )
+        return None
     if stream is None:
         return 1  # the Array API: the legacy default stream
     if isinstance(stream, bool) or not isinstance(stream, int) or stream < -1 or not stream:
@@ -91,7 +108,8 @@ def tensor_over(memory: Strided, device: str | None, copy: bool | None) -> Tenso
     if 0 in shape:
         return Tensor._wrap(own(G.const(0, shape, dtype, name)))
     first, count = memory.extent()
-    address = memory.address + first * dtype.itemsize
+    offset = memory.offset + first * dtype.itemsize
+    address = memory.address + offset
     elsewhere = device is not None and Device.canonicalize(device) != name
     is_aligned = address % exchange.alignment == 0
     in_place = is_aligned and memory.is_row_major
@@ -101,7 +119,8 @@ def tensor_over(memory: Strided, device: str | None, copy: bool | None) -> Tenso
             f" {list(memory.strides)} cannot be used on {device or name}: that takes row-major"
             f" order and an address on {name} that is a multiple of {exchange.alignment}"
         )
-    theirs, held = exchange.adopt(address, count * dtype.itemsize, memory.owner)
+    nbytes = count * dtype.itemsize
+    theirs, held = exchange.adopt(memory.address, nbytes, memory.owner, offset)
     if is_aligned and not (copy and in_place):
         buffer = Buffer.over(name, count, dtype, theirs, held, memory.read_only)
     else:
@@ -122,7 +141,7 @@ def tensor_of_array(x: object, device: str | None, copy: bool | None) -> Tensor:
 
     Raises Unsupported for another device than CUDA, and what `read_interface` does.
     """
-    exchange = exchange_of(Device.canonicalize(device))
+    exchange = cuda_exchange_of(Device.canonicalize(device))
     if exchange is None:
         raise Unsupported(not_taken(x))
     memory, stream = read_interface(x)
@@ -138,7 +157,7 @@ def copy_of_array(x: object, device: Place) -> Node:
     """
     from gpu.tensor.tensor import Tensor
 
-    if not isinstance(device, str) or exchange_of(device) is None:
+    if cuda_exchange_of(device) is None:
         raise Unsupported(not_taken(x))
     copied = Tensor.from_dlpack(x, device, copy=True).realize()
     Device[device].synchronize()

@@ -23,6 +23,8 @@ class Strided(NamedTuple):
         dtype: of its elements.
         owner: keeps the memory alive.
         read_only: whether its owner forbids writing.
+        offset: bytes from `address` to that element: on devices where `address` is that of an
+            object which stands for memory, not of the memory.
     """
 
     device: tuple[int, int]
@@ -32,6 +34,7 @@ class Strided(NamedTuple):
     dtype: DType
     owner: object
     read_only: bool = False
+    offset: int = 0
 
     @property
     def is_row_major(self) -> bool:

@@ -59,6 +59,18 @@ _set_name = ctypes.pythonapi.PyCapsule_SetName
 _set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
+def tell(tensor: DLTensor, array: Any, data: int, dtype: str) -> None:
+    """Says what an array with `device`, `offset`, `shape` and `strides` is; `data` is its place."""
+    rank = len(array.shape)
+    tensor.data, tensor.byte_offset = data, array.offset
+    tensor.device_type, tensor.device_id = array.device
+    tensor.code, tensor.bits = KINDS[dtype]
+    tensor.ndim, tensor.lanes = rank, 1
+    tensor.shape = (ctypes.c_int64 * rank)(*array.shape)
+    if array.strides is not None:
+        tensor.strides = (ctypes.c_int64 * rank)(*array.strides)
+
+
 class Foreign:
     """An array of another library, whose contents a stream of its own makes, late.
 
@@ -103,15 +115,8 @@ class Foreign:
 
     def capsule(self) -> object:
         """A capsule that nothing orders."""
-        managed, rank = Managed(1, 0), len(self.shape)
-        tensor = managed.tensor
-        tensor.data, tensor.byte_offset = self.address, self.offset
-        tensor.device_type, tensor.device_id = self.device
-        tensor.code, tensor.bits = KINDS[self.values.dtype.name]
-        tensor.ndim, tensor.lanes = rank, 1
-        tensor.shape = (ctypes.c_int64 * rank)(*self.shape)
-        if self.strides is not None:
-            tensor.strides = (ctypes.c_int64 * rank)(*self.strides)
+        managed = Managed(1, 0)
+        tell(managed.tensor, self, self.address, self.values.dtype.name)
         managed.deleter = DELETER(self._give_back)
         self._kept.append((managed, managed.deleter))
         return _new(ctypes.addressof(managed), b"dltensor_versioned", None)

@@ -16,6 +16,7 @@ _MTL_PRIVATE_DEF_SEL(size, "size");
 _MTL_ENUM(NS::Integer, Kind) {
     KindOne = 1,
     KindOther = 20,
+    KindThirdOther = 1 << 5,
 };
 _MTL_INLINE MTL::Thing* MTL::Maker::newThing(const void* pointer, NS::UInteger length, MTL::Kind kind)
 {
@@ -47,7 +48,7 @@ def test_types_and_numbers_are_those_of_the_headers() -> None:
         "newThing:length:done:": ("void *", ("void *", "NSUInteger", "NSInteger")),
         "size": ("MTLSize", ()),
     }
-    assert names["MTLKindOther"] == 20
+    assert names["MTLKindOther"] == 20 and names["MTLKindThirdOther"] == 1 << 5
     assert "MTLKindOne" not in names
 
 

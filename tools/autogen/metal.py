@@ -33,7 +33,7 @@ SELECTORS: Final = {
     "NS::Object": ("alloc", "init", "respondsToSelector:"),
     "NS::String": ("UTF8String",),
     "MTL::BlitCommandEncoder": ("copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:",),
-    "MTL::Buffer": ("contents",),
+    "MTL::Buffer": ("contents", "length"),
     "MTL::CommandBuffer": (
         "GPUEndTime", "GPUStartTime", "blitCommandEncoder", "commit", "computeCommandEncoder",
         "error", "status", "waitUntilCompleted",
@@ -44,17 +44,34 @@ SELECTORS: Final = {
         "setFastMathEnabled:", "setMathFloatingPointFunctions:", "setMathMode:",
     ),
     "MTL::ComputeCommandEncoder": (
-        "dispatchThreadgroups:threadsPerThreadgroup:", "setBuffers:offsets:withRange:",
-        "setBytes:length:atIndex:", "setComputePipelineState:",
+        "dispatchThreadgroups:threadsPerThreadgroup:", "executeCommandsInBuffer:withRange:",
+        "setBuffers:offsets:withRange:", "setBytes:length:atIndex:", "setComputePipelineState:",
+        "useResources:count:usage:",
+    ),
+    "MTL::ComputePipelineDescriptor": (
+        "setComputeFunction:", "setSupportIndirectCommandBuffers:",
     ),
     "MTL::ComputePipelineState": ("maxTotalThreadsPerThreadgroup", "threadExecutionWidth"),
     "MTL::Device": (
         "maxBufferLength", "name",
         "newBufferWithBytesNoCopy:length:options:deallocator:", "newBufferWithLength:options:",
-        "newCommandQueue", "newComputePipelineStateWithFunction:error:",
-        "newLibraryWithSource:options:error:", "recommendedMaxWorkingSetSize", "supportsFamily:",
+        "newCommandQueue", "newComputePipelineStateWithDescriptor:options:reflection:error:",
+        "newComputePipelineStateWithFunction:error:",
+        "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:",
+        "newLibraryWithSource:options:error:", "recommendedMaxWorkingSetSize", "registryID",
+        "supportsFamily:",
+    ),
+    "MTL::IndirectCommandBuffer": ("indirectComputeCommandAtIndex:",),
+    "MTL::IndirectCommandBufferDescriptor": (
+        "setCommandTypes:", "setInheritBuffers:", "setInheritPipelineState:",
+        "setMaxKernelBufferBindCount:",
+    ),
+    "MTL::IndirectComputeCommand": (
+        "concurrentDispatchThreadgroups:threadsPerThreadgroup:", "setBarrier",
+        "setComputePipelineState:", "setKernelBuffer:offset:atIndex:",
     ),
     "MTL::Library": ("newFunctionWithName:",),
+    "MTL::Resource": ("device", "storageMode"),
 }  # fmt: skip
 # Enumeration -> a pattern of those of its members that are used.
 ENUMS: Final = {
@@ -62,8 +79,11 @@ ENUMS: Final = {
     "CommandBufferStatus": ".*",
     "GPUFamily": "(Apple|Mac).*",
     "MathFloatingPointFunctions": ".*",
+    "IndirectCommandType": "ConcurrentDispatch",
     "MathMode": ".*",
     "ResourceOptions": "StorageModeShared",
+    "ResourceUsage": "(Read|Write)",
+    "StorageMode": "Shared",
 }
 
 _METHOD: Final = re.compile(
@@ -73,7 +93,7 @@ _METHOD: Final = re.compile(
 )
 _SELECTOR: Final = re.compile(r"_PRIVATE_DEF_SEL\((\w+),\s*\"([\w:]+)\"\)")
 _ENUM: Final = re.compile(r"_(?:ENUM|OPTIONS)\(NS::(U?Integer), (\w+)\) \{\n(.*?)\n\}", re.DOTALL)
-_MEMBER: Final = re.compile(r"^\s+(\w+) = (\d+),", re.MULTILINE)
+_MEMBER: Final = re.compile(r"^\s+(\w+) = (\d+(?: << \d+)?),", re.MULTILINE)
 _TYPES: Final = {
     "CFTimeInterval": "double",
     "SEL": "void *",

@@ -17,7 +17,7 @@ from gpu.backends.cl.objects import BorrowedMemory, CLMemory, SubMemory
 from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
 from gpu.core.dtype import ImageDType
-from gpu.core.errors import InvalidValue, OutOfMemory
+from gpu.core.errors import InvalidValue, OutOfMemory, Unsupported
 from gpu.runtime.allocator import LRUAllocator, popped
 
 __all__ = ["BorrowedMemory", "CLAllocator", "CLMemory"]
@@ -202,11 +202,16 @@ class CLAllocator(LRUAllocator[CLMemory]):
         flags = cl.CL_MEM_READ_WRITE | cl.CL_MEM_USE_HOST_PTR
         return BorrowedMemory(self._context, self._buffer(nbytes, flags, address), address, owner)
 
-    def adopt(self, pointer: int, nbytes: int) -> CLMemory:
+    def adopt(self, pointer: int, nbytes: int, offset: int = 0) -> CLMemory:
         """The buffer whose `cl_mem` is `pointer`, of this device's context and large enough.
 
-        Raises InvalidValue for another one.
+        Raises InvalidValue for another one, Unsupported for an offset.
         """
+        if offset:
+            raise Unsupported(
+                f"offset={offset}: a cl_mem is used from its begin; make one that begins there by"
+                " clCreateSubBuffer"
+            )
         context, api = self._context, self._context.api
         self._check_context(pointer)
         if api.number("clGetMemObjectInfo", pointer, key=cl.CL_MEM_TYPE) != cl.CL_MEM_OBJECT_BUFFER:

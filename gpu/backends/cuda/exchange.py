@@ -69,9 +69,11 @@ class CudaExchange(Exchange[CudaMemory]):
                 memory.users[stream] = Event(context.library, context.check)
             return address, _Lent(context, memory.users, stream, owner)
 
-    def adopt(self, address: int, nbytes: int, owner: object) -> tuple[CudaMemory, object]:
+    def adopt(
+        self, address: int, nbytes: int, owner: object, offset: int = 0
+    ) -> tuple[CudaMemory, object]:
         """As of every `Exchange`."""
-        context = self._context
+        context, address = self._context, address + offset
         with context.lock:
             context.enter()
             context.give_back_ended()

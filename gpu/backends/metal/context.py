@@ -17,14 +17,13 @@ from gpu.autogen import metal as mtl
 from gpu.backends.metal.codes import command_error
 from gpu.backends.metal.objc import Handle, ObjC, Pool
 from gpu.core.errors import DeviceError, DeviceLost
+from gpu.core.interrupts import put_off
 from gpu.core.lifetime import close_at_exit, tell_of_forks
 from gpu.core.log import get_logger
 from gpu.runtime.origins import line_of, users_place
 
 if TYPE_CHECKING:
     from types import CodeType
-
-    from gpu.backends.metal.memory import MetalMemory
 
 log = get_logger(__name__)
 
@@ -47,6 +46,16 @@ class GpuInfo(NamedTuple):
     family: str
     memory: int
     most_memory: int
+
+
+class Used(Protocol):
+    """What commands use.
+
+    Attributes:
+        ticket: of those that used it last.
+    """
+
+    ticket: int
 
 
 class Describes(Protocol):
@@ -114,34 +123,45 @@ class MetalContext:
         encode: Callable[[int], None],
         what: Describes,
         arguments: Sequence[object],
-        touched: Sequence[MetalMemory],
+        touched: Sequence[Used],
         copies: bool = False,
     ) -> Commands:
         """Commits what `encode` puts into an encoder, of copies or of kernels; returns at once.
 
-        `what` and `arguments` are for errors; `touched` is the memory that is used. Raises
+        `what` and `arguments` are for errors; `touched` is what is used. Raises
         DeviceLost, DeviceError, what `encode` does, and errors of commands that are long done.
         """
-        objc = self.objc
         with self.lock, self.in_pool():
             if len(self._running) >= MOST_RUNNING:
                 self._finish(self._running[0])
-            buffer = objc.commandBuffer(self._queue.id)
-            begin = objc.blitCommandEncoder if copies else objc.computeCommandEncoder
-            encoder = begin(buffer) if buffer else 0
-            if not encoder:
-                raise DeviceError(f"{self.info.name} gives no command buffer")
-            try:
-                encode(encoder)
-            finally:  # an encoder that is open when it goes is a mistake that ends the process
-                objc.endEncoding(encoder)
-            owned = Handle(objc, objc.objc_retain(buffer))
-            commands = Commands(next(self._tickets), owned, what, arguments, users_place())
-            # Noted first: an interrupt may come behind any of these lines.
-            self._running.append(commands)
-            for memory in touched:
-                memory.ticket = commands.ticket
-            objc.commit(buffer)
+            # An encoder that nobody knows cannot be ended.
+            with put_off():
+                return self._run(encode, what, arguments, touched, copies)
+
+    def _run(
+        self,
+        encode: Callable[[int], None],
+        what: Describes,
+        arguments: Sequence[object],
+        touched: Sequence[Used],
+        copies: bool,
+    ) -> Commands:
+        objc = self.objc
+        buffer = objc.commandBuffer(self._queue.id)
+        begin = objc.blitCommandEncoder if copies else objc.computeCommandEncoder
+        encoder = begin(buffer) if buffer else 0
+        if not encoder:
+            raise DeviceError(f"{self.info.name} gives no command buffer")
+        try:
+            encode(encoder)
+        finally:  # an encoder that is open when it goes is a mistake that ends the process
+            objc.endEncoding(encoder)
+        owned = Handle(objc, objc.objc_retain(buffer))
+        commands = Commands(next(self._tickets), owned, what, arguments, users_place())
+        self._running.append(commands)
+        for memory in touched:
+            memory.ticket = commands.ticket
+        objc.commit(buffer)
         return commands
 
     def in_pool(self) -> Pool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpu.backends.metal.context import MetalContext
+from gpu.backends.metal.exchange import MetalExchange
 from gpu.backends.metal.gpus import find_gpu, gpu_info
 from gpu.backends.metal.graph import MetalGraph
 from gpu.backends.metal.library import open_objc
@@ -32,6 +33,7 @@ class MetalDevice(Compiled):
     def __init__(self, device: str, context: MetalContext):
         self.context = context
         allocator, libraries = MetalAllocator(context), Libraries(context)
+        allocator.exchange = MetalExchange(context, parse_device_name(device)[1])
         family = context.info.family
         compiler = MetalCompiler(libraries, family)
         load = partial(MetalProgram, context, libraries, Scratch(context, allocator))

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from functools import partial
+from typing import Final, cast
 
+from gpu.backends.metal.indirect import MOST_COMMANDS, IndirectCommands, Launch, has_indirect
 from gpu.backends.metal.memory import MetalMemory
 from gpu.backends.metal.program import MetalProgram
 from gpu.core.errors import InvalidValue
 from gpu.runtime.program import check_memory_of, check_values
 
+FEWEST_INDIRECT: Final = 8
+"""Launches from which on they are encoded once: executing them takes as many messages as the
+encoding of two."""
+_IN_TURN: Final = 2
+"""Times that they are: while the GPU executes some, others are encoded anew."""
+
 
 class MetalGraph:
-    """Launches in one encoder, which runs them in order where they touch the same memory."""
+    """Launches in one encoder, which run in order.
+
+    Many are in an indirect command buffer, where the GPU executes such.
+    """
 
     def __init__(
         self,
@@ -31,6 +42,10 @@ class MetalGraph:
         first = launches[0][0]
         self._context, self._scratch = first.context, first.scratch
         self._workspace = max(program.workspace for program, _, _ in launches)
+        self._scratch_slot = slots
+        is_many = FEWEST_INDIRECT <= len(launches) <= MOST_COMMANDS
+        self._is_indirect = is_many and has_indirect(self._context)
+        self._in_turn: list[IndirectCommands] = []
 
     def __call__(self, memories: Sequence[MetalMemory], vals: Sequence[int] = ()) -> None:
         """Runs all launches on the memories, one for each slot; returns at once, unless one is
@@ -42,18 +57,37 @@ class MetalGraph:
         check_memory_of("a graph", touched, MetalMemory)
         values = check_values("a graph", vals)
 
-        def encode(encoder: int) -> None:
-            for program, used, taken in self._launches:
-                bufs = [memories[slot] for slot in used]
-                program.encode(encoder, bufs, [values[i] for i in taken])
-
         context = self._context
         with context.lock:
+            places = dict(zip(self._touched, touched, strict=True))
             if self._workspace:
-                self._scratch.at_least(self._workspace)
-            commands = context.run(encode, self, (memories, values), touched)
+                places[self._scratch_slot] = self._scratch.at_least(self._workspace)
+            arguments = memories, values
+            if self._is_indirect:
+                commands = self._next_in_turn().run(places, values, self, arguments, touched)
+            else:
+                encode = partial(self._encode, memories, values)
+                commands = context.run(encode, self, arguments, touched)
         if any(memory.is_borrowed for memory in touched):
             context.wait_for(commands.ticket)
+
+    def _encode(self, memories: Sequence[MetalMemory], values: Sequence[int], encoder: int) -> None:
+        for program, used, taken in self._launches:
+            bufs = [memories[slot] for slot in used]
+            program.encode(encoder, bufs, [values[i] for i in taken])
+
+    def _next_in_turn(self) -> IndirectCommands:
+        """Those that were executed longest ago; the context's lock is held."""
+        if len(self._in_turn) < _IN_TURN:
+            scratch = (self._scratch_slot,)
+            launches = [
+                Launch(program, (*used, *scratch) if program.workspace else used, taken)
+                for program, used, taken in self._launches
+            ]
+            self._in_turn.append(IndirectCommands(self._context, launches))
+        else:
+            self._in_turn.append(self._in_turn.pop(0))
+        return self._in_turn[-1]
 
     def describe(self, arguments: Sequence[object]) -> str:
         """A replay of it, for errors: its launches, each with its arguments."""

@@ -12,12 +12,16 @@ from gpu.backends.metal.objc import Handle
 from gpu.compiler.targets.apple import MAC
 from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
+from gpu.core.bits import align_down, align_up
 from gpu.core.errors import InvalidType, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
 
 PAGE: Final = 16 << 10
 """Bytes of a page on Apple silicon ("Addressing architectural differences in your macOS code",
 Apple)."""
+_WORD: Final = 4
+"""Bytes of which what is copied is a multiple on macOS, but on Apple silicon
+(copyFromBuffer:sourceOffset:... of MTLBlitCommandEncoder, Apple)."""
 _SHARED: Final = mtl.MTLResourceStorageModeShared
 
 
@@ -29,10 +33,25 @@ class MetalMemory:
         address: where the host has it.
         nbytes: how many it has.
         ticket: of the commands that used it last.
+        offset: bytes from the begin of the buffer to it.
         is_borrowed: whether it is someone else's memory.
+        is_lent: whether someone else may use it, even when it is not needed here any more.
     """
 
-    __slots__ = ("_handle", "_owner", "address", "id", "is_borrowed", "nbytes", "ticket")
+    __slots__ = (
+        *(
+            "__weakref__",
+            "_handle",
+            "_owner",
+            "address",
+            "id",
+            "is_borrowed",
+            "is_lent",
+            "nbytes",
+            "offset",
+        ),
+        "ticket",
+    )
 
     def __init__(
         self,
@@ -41,11 +60,40 @@ class MetalMemory:
         nbytes: int,
         owner: object = None,
         borrowed: bool = False,
+        offset: int = 0,
     ):
         """`owner` keeps what lies at `address` alive."""
         self._handle, self._owner = handle, owner
-        self.id, self.address, self.nbytes = handle.id, address, nbytes
-        self.ticket, self.is_borrowed = 0, borrowed
+        self.id, self.address, self.nbytes, self.offset = handle.id, address, nbytes, offset
+        self.ticket, self.is_borrowed, self.is_lent = 0, borrowed, False
+
+
+def shared_memory(context: MetalContext, nbytes: int) -> MetalMemory | None:
+    """A new buffer of so many bytes; None where there is no room."""
+    objc = context.objc
+    with context.in_pool():
+        made = objc.newBufferWithLength_options_(context.device.id, max(nbytes, 1), _SHARED)
+        return MetalMemory(Handle(objc, made), objc.contents(made), nbytes) if made else None
+
+
+def wrap_pages(
+    context: MetalContext, address: int, nbytes: int, owner: object
+) -> MetalMemory | None:
+    """Host memory, by the whole pages that it is in; None where Metal does not take them.
+
+    They must be of one mapping (newBufferWithBytesNoCopy of MTLDevice.h). A pool is open.
+    """
+    begin, end = align_down(address, PAGE), align_up(address + nbytes, PAGE)
+    if not 0 < begin < end <= begin + context.info.most_memory:
+        return None
+    objc = context.objc
+    made = objc.newBufferWithBytesNoCopy_length_options_deallocator_(
+        context.device.id, begin, end - begin, _SHARED, 0
+    )
+    if not made:
+        return None
+    handle = Handle(objc, made)
+    return MetalMemory(handle, address, nbytes, owner, borrowed=True, offset=address - begin)
 
 
 class MetalAllocator(LRUAllocator[MetalMemory]):
@@ -64,36 +112,29 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
                 f" {most:,} bytes (maxBufferLength); use smaller tensors"
             )
         check_memory(size)
-        objc = context.objc
-        with context.in_pool():
-            made = objc.newBufferWithLength_options_(context.device.id, size, _SHARED)
-            if not made:
-                raise OutOfMemory(
-                    f"cannot allocate {nbytes:,} bytes on {context.info.name}: {self.live:,} are in"
-                    f" use and {self.cached:,} kept; free tensors or use smaller ones"
-                )
-            handle = Handle(objc, made)
-            return MetalMemory(handle, objc.contents(made), nbytes)
+        made = shared_memory(context, nbytes)
+        if made is None:
+            raise OutOfMemory(
+                f"cannot allocate {nbytes:,} bytes on {context.info.name}: {self.live:,} are in"
+                f" use and {self.cached:,} kept; free tensors or use smaller ones"
+            )
+        return made
 
     def _free(self, memory: MetalMemory, nbytes: int) -> None:
         """It goes when nothing refers to it: the last reference is the caller's."""
 
+    def _keep(self, memory: MetalMemory, nbytes: int) -> None:
+        """As `LRUAllocator` does; what was lent is not used again."""
+        if not memory.is_lent:
+            super()._keep(memory, nbytes)
+
     def borrow(self, address: int, nbytes: int, owner: object) -> MetalMemory | None:
         """Host memory that begins with a page, up to the end of its last one; on Apple silicon."""
-        context = self._context
-        size = -(-nbytes // PAGE) * PAGE
-        if address % PAGE or not 0 < size <= context.info.most_memory:
+        # A Mac's GPU of another kind has its own memory, or pages of another size.
+        if address % PAGE or self._context.info.family == MAC:
             return None
-        if context.info.family == MAC:  # a GPU of its own memory, or pages of another size
-            return None
-        objc = context.objc
-        with context.in_pool():
-            made = objc.newBufferWithBytesNoCopy_length_options_deallocator_(
-                context.device.id, address, size, _SHARED, 0
-            )
-            if not made:  # Metal wants memory of one mapping
-                return None
-            return MetalMemory(Handle(objc, made), address, nbytes, owner, borrowed=True)
+        with self._context.in_pool():
+            return wrap_pages(self._context, address, nbytes, owner)
 
     def host_address(self, memory: MetalMemory) -> int | None:
         """Where the host has it, whose memory it is."""
@@ -114,14 +155,20 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
             read_memory(target, memory.address)
 
     def copy(self, target: MetalMemory, source: MetalMemory, nbytes: int) -> None:
-        """Copies on the GPU, behind what was launched before; returns at once."""
+        """Copies on the GPU, behind what was launched before; returns at once.
+
+        Through the host where a Mac's GPU of another kind would not copy whole words.
+        """
         context, both = self._context, (_ours(target), _ours(source))
         if not nbytes:
+            return
+        if context.info.family == MAC and (target.offset | source.offset | nbytes) % _WORD:
+            super().copy(target, source, nbytes)
             return
 
         def encode(encoder: int) -> None:
             context.objc.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
-                encoder, source.id, 0, target.id, 0, nbytes
+                encoder, source.id, source.offset, target.id, target.offset, nbytes
             )
 
         commands = context.run(encode, _COPY, (target, source, nbytes), both, copies=True)

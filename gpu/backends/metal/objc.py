@@ -36,11 +36,16 @@ FUNCTIONS: Final = {
     "objc_retain": "uintptr_t(*)(uintptr_t)",
     "objc_release": "void(*)(uintptr_t)",
     "objc_setUncaughtExceptionHandler": "uintptr_t(*)(uintptr_t)",
+    "object_getClass": "uintptr_t(*)(uintptr_t)",
+    "objc_getClassList": "int(*)(uintptr_t, int)",
+    "class_respondsToSelector": "_Bool(*)(uintptr_t, uintptr_t)",
+    "malloc_size": "uint64_t(*)(uintptr_t)",
     "MTLCreateSystemDefaultDevice": "uintptr_t(*)()",
     "MTLCopyAllDevices": "uintptr_t(*)()",
 }
 """The functions that are used, with their types: those of objc/runtime.h, objc-internal.h,
-objc-exception.h, the ABI of automatic reference counting (clang's documentation) and MTLDevice.h.
+objc-exception.h, malloc/malloc.h, the ABI of automatic reference counting (clang's documentation)
+and MTLDevice.h.
 """
 
 # Methods that metal-cpp does not have: NSString.h, NSException.h.
@@ -104,6 +109,10 @@ class ObjC:
         """Whether an object answers a message, as those of newer systems do."""
         number = self.sel_registerName(selector.encode())
         return bool(self.respondsToSelector_(receiver, number))
+
+    def new(self, kind: str) -> Handle:
+        """A new object of a class."""
+        return Handle(self, self.init(self.alloc(self.objc_getClass(kind.encode()))))
 
     def string(self, text: str) -> int:
         """An NSString, which goes with its pool."""

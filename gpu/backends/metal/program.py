@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Final
@@ -25,10 +26,12 @@ from gpu.runtime.recent import Recent
 
 _KEPT: Final = 256  # libraries just compiled that are kept until they are loaded
 _DIGEST_BYTES: Final = 16
-_VALUE_BYTES: Final = 8
+VALUE_BYTES: Final = 8
+"""Bytes of each value of a launch."""
 # What Metal calls a source that has no name; users' own kernels in it have theirs.
 _PLACE: Final = re.compile(r"^program_source:(\d+):\d+: (?:fatal )?error", re.MULTILINE)
 _id: Final = attrgetter("id")
+_offset: Final = attrgetter("offset")
 
 
 class Libraries:
@@ -63,8 +66,7 @@ class Libraries:
     def _options(self) -> Handle:
         """Those of a compiler that keeps to IEEE 754; a pool is open."""
         objc = self._context.objc
-        kind = objc.objc_getClass(b"MTLCompileOptions")
-        options = Handle(objc, objc.init(objc.alloc(kind)))
+        options = objc.new("MTLCompileOptions")
         if objc.has_method(options.id, "setMathMode:"):  # of macOS 15
             objc.setMathMode_(options.id, mtl.MTLMathModeSafe)
             objc.setMathFloatingPointFunctions_(
@@ -130,9 +132,10 @@ class MetalProgram(Program):
     Attributes:
         name: of the program.
         context: of its GPU.
-        groups, block: threadgroups of a launch, and threads of each.
+        groups, block: threadgroups of a launch, and threads of each; sizes: both for Metal.
         scratch: what gives it the memory it needs while it runs.
         workspace: bytes of that; 0 where it needs none.
+        tables: entries of the argument table before that of the values: buffers, and workspace.
     """
 
     weight = 16
@@ -155,18 +158,24 @@ class MetalProgram(Program):
         self.groups, self.block = data["groups"], data["block"]
         self.scratch, self.workspace = scratch, data["workspace"]
         self._values = data["values"]
-        self._tables = _count_tables(lib.decode(), name) - bool(self._values)
-        self._buffers = self._tables - bool(self.workspace)
+        self.tables = _count_tables(lib.decode(), name) - bool(self._values)
+        self._buffers = self.tables - bool(self.workspace)
         self._library = libraries.compile(lib)
-        self._pipeline = self._make_pipeline(exchanges=b"simd_" in lib)
-        self._sizes = MTLSize(self.groups, 1, 1), MTLSize(self.block, 1, 1)
-        self._ids = (ctypes.c_uint64 * self._tables)()
-        self._offsets = (ctypes.c_uint64 * self._tables)()
+        self._pipeline = self._make_pipeline()
+        self._check_threads(exchanges=b"simd_" in lib)
+        self.sizes = MTLSize(self.groups, 1, 1), MTLSize(self.block, 1, 1)
+        self._ids = (ctypes.c_uint64 * self.tables)()
+        self._offsets = (ctypes.c_uint64 * self.tables)()
         self._longs = (ctypes.c_int64 * self._values)()
         arrays = (self._ids, self._offsets, self._longs)
         self._places = tuple(ctypes.addressof(each) for each in arrays)
 
-    def _make_pipeline(self, exchanges: bool) -> Handle:
+    @cached_property
+    def indirect_pipeline(self) -> Handle:
+        """The kernel for indirect command buffers. Raises CompileError."""
+        return self._make_pipeline(indirect=True)
+
+    def _make_pipeline(self, indirect: bool = False) -> Handle:
         context, objc, place = self.context, self.context.objc, ErrorPlace()
         called = symbol(self.name)
         with context.in_pool():
@@ -174,13 +183,26 @@ class MetalProgram(Program):
             if not function:
                 raise InvalidIndex(f"there is no kernel {called} in this source")
             held = Handle(objc, function)
-            made = objc.newComputePipelineStateWithFunction_error_(
-                context.device.id, held.id, place.address
-            )
+            if indirect:
+                described = objc.new("MTLComputePipelineDescriptor")
+                objc.setComputeFunction_(described.id, held.id)
+                objc.setSupportIndirectCommandBuffers_(described.id, True)
+                made = objc.newComputePipelineStateWithDescriptor_options_reflection_error_(
+                    context.device.id, described.id, 0, 0, place.address
+                )
+            else:
+                made = objc.newComputePipelineStateWithFunction_error_(
+                    context.device.id, held.id, place.address
+                )
             if not made:
                 told = error_text(objc, place.error)
                 raise CompileError(f"Metal makes no pipeline of {self.name}: {told}")
-            pipeline = Handle(objc, made)
+            return Handle(objc, made)
+
+    def _check_threads(self, exchanges: bool) -> None:
+        """Raises Unsupported and DeviceError where the GPU cannot run it as it was compiled."""
+        context, objc, pipeline = self.context, self.context.objc, self._pipeline
+        with context.in_pool():
             most = objc.maxTotalThreadsPerThreadgroup(pipeline.id)
             width = objc.threadExecutionWidth(pipeline.id)
         if self.block > most:
@@ -193,7 +215,6 @@ class MetalProgram(Program):
                 f"{context.info.name} runs {self.name} in SIMD-groups of {width} threads, and it"
                 f" was compiled for {SIMD_WIDTH}"
             )
-        return pipeline
 
     @property
     def launch_size(self) -> LaunchSize:
@@ -225,9 +246,12 @@ class MetalProgram(Program):
         values = check_values(self.name, vals)
         self.check_counts(len(bufs), len(values))
         context = self.context
-        return context.run(
-            lambda encoder: self.encode(encoder, bufs, values), self, (*bufs, *values), bufs
-        )
+        with context.lock:
+            if self.workspace:
+                self.scratch.at_least(self.workspace)
+            return context.run(
+                lambda encoder: self.encode(encoder, bufs, values), self, (*bufs, *values), bufs
+            )
 
     def check_counts(self, buffers: int, values: int) -> None:
         """Raises InvalidValue where it takes another number of them."""
@@ -242,13 +266,14 @@ class MetalProgram(Program):
         objc, (ids, offsets, longs) = self.context.objc, self._places
         objc.setComputePipelineState_(encoder, self._pipeline.id)
         self._ids[: self._buffers] = [*map(_id, bufs)]
+        self._offsets[: self._buffers] = [*map(_offset, bufs)]
         if self.workspace:
             self._ids[self._buffers] = self.scratch.at_least(self.workspace).id
-        objc.setBuffers_offsets_withRange_(encoder, ids, offsets, 0, self._tables)
+        objc.setBuffers_offsets_withRange_(encoder, ids, offsets, 0, self.tables)
         if self._values:
             self._longs[:] = [*vals]
-            objc.setBytes_length_atIndex_(encoder, longs, self._values * _VALUE_BYTES, self._tables)
-        objc.dispatchThreadgroups_threadsPerThreadgroup_(encoder, *self._sizes)
+            objc.setBytes_length_atIndex_(encoder, longs, self._values * VALUE_BYTES, self.tables)
+        objc.dispatchThreadgroups_threadsPerThreadgroup_(encoder, *self.sizes)
 
     def describe(self, arguments: Sequence[object]) -> str:
         """A launch of it, for errors."""

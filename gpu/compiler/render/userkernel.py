@@ -37,9 +37,12 @@ PROGRAM: Final = "kernel"
 
 LaunchData = Mapping[str, int]
 _WORDS: Final = {dtypes.float32: "f32", dtypes.int32: "i32", dtypes.uint32: "u32"}
-# Threads of a block; devices of OpenCL and Metal say themselves what they have.
-_MOST_THREADS: Final = {"cuda": MOST_ITEMS, "wgsl": MOST_THREADS}
+# Threads of a block; devices of OpenCL say themselves what they have.
+_MOST_THREADS: Final = {"cuda": MOST_ITEMS, "metal": MOST_ITEMS, "wgsl": MOST_THREADS}
 _MOST_GROUPS: Final = 65535  # in one dimension, on every WebGPU device
+# Of a grid: positions in it are a uint ("Metal Shading Language Specification", 5.2.3.6).
+_MOST_METAL_THREADS: Final = (1 << 32) - 1
+_HIGHEST: Final = int(dtypes.int32.max)  # block_id is an int
 
 
 def as_program(kernel: UserKernel, source: Source, target: Target) -> tuple[str, LaunchData]:
@@ -176,8 +179,18 @@ def _cuda(kernel: UserKernel, source: Source, target: Target) -> tuple[str, Laun
     return "\n".join(lines), _grid_data(kernel)
 
 
+def _check_grid(kernel: UserKernel, most: int, language: str) -> None:
+    if kernel.grid > most:
+        raise Unsupported(
+            f"the kernel {kernel.name} has a grid of {kernel.grid:,} blocks, {language} has at most"
+            f" {most:,} of {kernel.block} threads: give it larger blocks, or more to do in each"
+            " thread"
+        )
+
+
 def _metal(kernel: UserKernel, source: Source, target: Target) -> tuple[str, LaunchData]:
     del target
+    _check_grid(kernel, min(_MOST_METAL_THREADS // kernel.block, _HIGHEST), "Metal")
     buffers = enumerate(_pointers(kernel, "device "))
     parameters = ", ".join(
         [
@@ -203,11 +216,7 @@ def _metal(kernel: UserKernel, source: Source, target: Target) -> tuple[str, Lau
 
 
 def _wgsl(kernel: UserKernel, source: Source, target: Target) -> tuple[str, LaunchData]:
-    if kernel.grid > _MOST_GROUPS:
-        raise Unsupported(
-            f"the kernel {kernel.name} has a grid of {kernel.grid:,} blocks, WebGPU has at most"
-            f" {_MOST_GROUPS:,}: give it larger blocks, or more to do in each thread"
-        )
+    _check_grid(kernel, _MOST_GROUPS, "WebGPU")
     kinds = dict(_WORDS)
     if dtypes.float16 not in target.native.storage_only:
         kinds[dtypes.float16] = "f16"

@@ -474,6 +474,8 @@ class Runtime:
             ("objc_autoreleasePoolPop", "v", "^", self.pop),
             ("object_getClass", "^", "^", self._class_of),
             ("class_getName", "^", "^", self._class_name),
+            ("class_respondsToSelector", "B", "^^", self._class_responds),
+            ("objc_getClassList", "q", "^q", self._class_list),
             ("objc_retain", "^", "^", self._objc_retain),
             ("objc_release", "v", "^", self._objc_release),
             ("objc_setUncaughtExceptionHandler", "^", "^", self._set_handler),
@@ -490,10 +492,25 @@ class Runtime:
         return int(ctypes.c_uint64.from_address(self.find(address).address).value)
 
     def _class_name(self, address: int) -> int:
+        return self.text(self._find_class(address).name)
+
+    def _class_responds(self, address: int, selector: int) -> bool:
+        found = self._find_class(address)
+        return self.selector_name(selector) in methods_of(found.python_class)
+
+    def _class_list(self, places: int, count: int) -> int:
+        """Writes as many classes as there is room for; gives how many there are."""
+        found = [*self._classes.values()]
+        if places:
+            for number, each in enumerate(found[: max(count, 0)]):
+                ctypes.c_uint64.from_address(places + 8 * number).value = each
+        return len(found)
+
+    def _find_class(self, address: int) -> Class:
         found = self.find(address) if address else None
         if not isinstance(found, Class):
             raise Misuse("wrong-class", f"{address:#x} is no class")
-        return self.text(found.name)
+        return found
 
     def _objc_retain(self, address: int) -> int:
         if address:

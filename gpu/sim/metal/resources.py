@@ -13,6 +13,7 @@ from typing import Final
 from gpu.core import hostmem
 from gpu.core.bits import align_up
 from gpu.core.errors import OutOfMemory
+from gpu.core.files import read_bytes
 from gpu.sim.metal.base import Gpu, Owned
 from gpu.sim.metal.methods import Misuse, Range, method
 
@@ -21,6 +22,7 @@ MANAGED: Final = 1
 PRIVATE: Final = 2
 MEMORYLESS: Final = 3
 MODES: Final = ("shared", "managed", "private", "memoryless")
+_PAGE: Final = 16 << 10  # of Apple silicon, whole ones of which a buffer has
 _GUARD: Final = 64 << 10
 _KNOWN_OPTIONS: Final = 0b11_0011_0001
 _WATCHED: Final = 64 << 20
@@ -40,8 +42,8 @@ class Memory:
     def __init__(self, size: int):
         """Raises OutOfMemory."""
         self.size = size
-        self._whole = align_up(size, hostmem.page_size)
-        self._reserved = hostmem.reserve(self._whole + 2 * _GUARD)
+        self._whole = align_up(size, _PAGE)
+        self._reserved = hostmem.reserve(self._whole + 2 * _GUARD, align=_PAGE)
         self.start = self._reserved + _GUARD
         hostmem.map_anonymous(self._whole, self.start, fixed=True)
 
@@ -217,7 +219,10 @@ def new_buffer(device: Gpu, length: int, options: int, data: int = 0) -> Buffer 
 
 
 def borrow(device: Gpu, pointer: int, length: int, options: int) -> Buffer | None:
-    """A buffer over memory of the program. Raises Misuse where that is not of whole pages."""
+    """A buffer over memory of the program; None where that is not mapped.
+
+    Raises Misuse where it is not of whole pages.
+    """
     page = device.chip.page
     if not pointer or pointer % page or length % page:
         raise Misuse(
@@ -228,7 +233,18 @@ def borrow(device: Gpu, pointer: int, length: int, options: int) -> Buffer | Non
         return None
     if mode := options >> 4 & 0xF:
         raise Misuse("no-copy-mode", f"memory of the program as {MODES[mode]}: it must be shared")
-    return Buffer(device, length, options, pointer)
+    return Buffer(device, length, options, pointer) if _is_mapped(pointer, length) else None
+
+
+def _is_mapped(start: int, size: int) -> bool:
+    """Whether the program may read and write all of some bytes."""
+    end = start + size
+    for line in read_bytes("/proc/self/maps").decode().splitlines():
+        place, rights, *_ = line.split()
+        first, last = (int(each, 16) for each in place.split("-"))
+        if first <= start < last and rights.startswith("rw"):
+            start = last
+    return start >= end
 
 
 def _is_possible(device: Gpu, length: int, options: int) -> bool:

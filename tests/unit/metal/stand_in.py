@@ -22,6 +22,10 @@ _OTHERS = {
     "objc_retain": ctypes.CFUNCTYPE(_WORD, _WORD),
     "objc_release": ctypes.CFUNCTYPE(None, _WORD),
     "objc_setUncaughtExceptionHandler": ctypes.CFUNCTYPE(_WORD, ctypes.c_void_p),
+    "object_getClass": ctypes.CFUNCTYPE(_WORD, _WORD),
+    "objc_getClassList": ctypes.CFUNCTYPE(ctypes.c_int, _WORD, ctypes.c_int),
+    "class_respondsToSelector": ctypes.CFUNCTYPE(ctypes.c_bool, _WORD, _WORD),
+    "malloc_size": ctypes.CFUNCTYPE(_WORD, _WORD),
     "MTLCreateSystemDefaultDevice": ctypes.CFUNCTYPE(_WORD),
     "MTLCopyAllDevices": ctypes.CFUNCTYPE(_WORD),
 }
@@ -97,6 +101,18 @@ class StandIn:
 
     def _objc_setUncaughtExceptionHandler(self, handler: int) -> int:
         self._handler = handler
+        return 0
+
+    def _object_getClass(self, thing: int) -> int:
+        return 1000
+
+    def _objc_getClassList(self, places: int, count: int) -> int:
+        return 0
+
+    def _class_respondsToSelector(self, kind: int, selector: int) -> bool:
+        return False
+
+    def _malloc_size(self, begin: int) -> int:
         return 0
 
     def _MTLCreateSystemDefaultDevice(self) -> int:

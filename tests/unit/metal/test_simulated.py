@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -16,7 +17,14 @@ import gpu
 from backend.kernels import SIZE, job_of, loaded
 from gpu import Context, Device, Tensor, jit
 from gpu.backends.metal.memory import PAGE, MetalMemory
-from gpu.core.errors import CompileError, ConfigError, DeviceError, GpuFault, OutOfMemory
+from gpu.core.errors import (
+    CompileError,
+    ConfigError,
+    DeviceError,
+    GpuFault,
+    OutOfMemory,
+    Unsupported,
+)
 from gpu.runtime.default import default_choice
 from simulated import SIMULATED, keeping_rules
 
@@ -48,6 +56,16 @@ def test_every_family_computes(name: str) -> None:
     assert Device[name].describe()["target"] == GPUS[name]
 
 
+@pytest.mark.parametrize("name", GPUS)
+def test_copies_of_odd_numbers_of_bytes(name: str) -> None:
+    rng = np.random.default_rng(ord(name[-1]))
+    with keeping_rules(name):
+        for count in rng.integers(1, 99, 5):
+            data = rng.integers(0, 256, count, np.uint8)
+            copied = copy.deepcopy(Tensor(data, device=name).realize())
+            assert copied.tolist() == data.tolist()
+
+
 def test_there_are_as_many_as_metal_lists() -> None:
     with pytest.raises(DeviceError, match=r"no METAL:5: Metal finds 5 GPU"):
         Device["METAL:5"]
@@ -63,7 +81,7 @@ def test_a_gpu_of_the_simulation_is_the_default() -> None:
 
 def test_numpy_reads_memory_in_place() -> None:
     x = (Tensor.arange(10).float() * 3).realize()
-    first, second = (np.from_dlpack(x) for _ in range(2))
+    first, second = (np.from_dlpack(x, device="cpu") for _ in range(2))
     assert np.shares_memory(first, second)
     assert first.tolist() == [3.0 * i for i in range(10)]
 
@@ -107,6 +125,25 @@ def test_a_users_kernel_that_is_refused_names_its_line() -> None:
 def test_more_than_a_buffer_holds_is_refused() -> None:
     with pytest.raises(OutOfMemory, match="maxBufferLength"):
         Device["METAL"].allocator.alloc(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "told"),
+    [
+        (1, 2048, "blocks of 2048 threads, metal has at most 1024"),
+        (1 << 40, 64, r"1,099,511,627,776 blocks, Metal has at most 67,108,863 of 64"),
+        (1 << 31, 1, r"Metal has at most 2,147,483,647 of 1"),
+    ],
+)
+def test_grids_beyond_what_metal_counts_are_refused(grid: int, block: int, told: str) -> None:
+    large = gpu.kernel(
+        {"metal": "out[0] = a[0];"},
+        outputs=lambda a: (a.shape, a.dtype),
+        grid=lambda a: grid,
+        block=block,
+    )
+    with keeping_rules("METAL"), pytest.raises(Unsupported, match=told):
+        large(Tensor.arange(4).realize()).numpy()
 
 
 def test_replays_take_values_and_new_memory() -> None:
