@@ -7,8 +7,10 @@ ResNet-18 is built of torch's layers; the others are of transformers, which has 
 their shapes, with random weights, are made smaller by fewer and narrower layers. A line is the
 largest difference from torch, over the largest value if that is above 1, the seconds of the first
 call, which compiles, and the milliseconds of a call of either: they take turns of some calls, each
-after a rest, and the least of each counts. At the end is the geometric mean of our time over torch's. It fails where answers or
-gradients differ by more than 1e-4.
+after a rest, and the least of each counts. At the end is the geometric mean of our time over
+torch's. It fails where answers or gradients differ by more than 1e-4.
+
+`CPU_THREADS` is for both; with 1 it is processor time, which other programs disturb less.
 """
 
 from __future__ import annotations
@@ -180,14 +182,15 @@ def compare(name: str, is_training: bool, rounds: int) -> Compared:
     ours = call(*sides[0])
     first = time.perf_counter() - began
     worst = difference(ours, call(*sides[1]))
+    now = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     least = [math.inf, math.inf]
     for _ in range(rounds):
         for number, side in enumerate(sides):
             time.sleep(REST)
             for _ in range(CALLS):
-                began = time.perf_counter()
+                began = now()
                 call(*side)
-                least[number] = min(least[number], time.perf_counter() - began)
+                least[number] = min(least[number], now() - began)
     return Compared(worst, first, *least)
 
 
@@ -199,6 +202,7 @@ def main() -> int:
     names = options.models or list(MODELS)
     if unknown := set(names) - set(MODELS):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
+    torch.set_num_threads(int(os.environ.get("CPU_THREADS", os.cpu_count() or 1)))
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
     print(f"torch {torch.__version__}, {threads} threads, load {load:.1f}")
     ratios, is_close = [], True
