@@ -440,7 +440,7 @@ class _Fusion:
         return True
 
     def _has_product(self, root: Node) -> bool:
-        """Whether a kernel has sums of products of its own, whose tiles have several rows at once."""
+        """Whether a kernel has sums of products of its own, whose tiles have several rows."""
         if root not in self.products:
             inline = toposort(root.src, lambda n: n.kind == "reduce" or self._in_memory(n))
             self.products[root] = any(n.kind == "reduce" and uses_again(n.src[0]) for n in inline)
