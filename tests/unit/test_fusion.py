@@ -65,6 +65,21 @@ def test_what_is_as_large_as_its_sources_is_cut_itself() -> None:
     assert len(sizes) > 2 and set(sizes) == {30}
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_products_that_are_added_each_has_a_kernel(count: int) -> None:
+    """As in the gradient of what several layers read: tiles are of one product."""
+    rng = np.random.default_rng(count)
+    rows, inner, columns = (int(n) for n in rng.integers(32, 64, 3))
+
+    def total(rows: int, inner: int, columns: int) -> Tensor:
+        pairs = [((rows, inner), (inner, columns)) for _ in range(count)]
+        made = [[Tensor(rng.standard_normal(s, "f4")).realize() for s in pair] for pair in pairs]
+        return sum((a @ b for a, b in made[1:]), made[0][0] @ made[0][1]).relu()
+
+    assert len(stored(total(rows, inner, columns))) == count
+    assert len(stored(total(8, 8, 8))) == 1  # a launch would cost more than tiles save
+
+
 def test_a_row_is_made_where_all_that_read_it_find_it() -> None:
     """The sum reads the plane outside of the loop over its rows, where there is no row of it."""
     x = Tensor.rand(5, 5, 2).realize()

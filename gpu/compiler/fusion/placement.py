@@ -135,8 +135,9 @@ class _Fusion:
         # Those by which kernels would wait for each other.
         self.circular: set[Node] = set()
         self.in_kernel: dict[Node, int] = {}
-        # Whether kernels have sums of products.
+        # Whether kernels have sums of products, and in which a large one, which gets tiles, is.
         self.products: dict[Node, bool] = {}
+        self.tiled: set[Node] = set()
         # Loops of placed nodes: how many loops of the kernel's domain are around each.
         self.depth: dict[Var, int] = {}
 
@@ -428,17 +429,18 @@ class _Fusion:
             return False
         if depth < len(domain) and self._has_product(root):
             return False
+        is_tiled = node.src[0].size > SMALL and uses_again(node.src[0])
+        if is_tiled and root in self.tiled:  # tiles are of one product: the others' are apart
+            return False
         enough = depth == len(domain) or rows >= MIN_ROWS or node.src[0].size <= SMALL
         if not enough or not self._take(node, root, depth, "private"):
             return False
+        self.tiled |= {root} if is_tiled else set()
         self._push(node, root, access, depth)
         return True
 
     def _has_product(self, root: Node) -> bool:
-        """Whether a kernel has sums of products of its own, whose loops nothing may stand between.
-
-        Tiles of them go through several rows and columns at once.
-        """
+        """Whether a kernel has sums of products of its own, whose tiles have several rows."""
         if root not in self.products:
             inline = toposort(root.src, lambda n: n.kind == "reduce" or self._in_memory(n))
             self.products[root] = any(n.kind == "reduce" and uses_again(n.src[0]) for n in inline)

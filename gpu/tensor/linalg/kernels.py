@@ -86,16 +86,19 @@ def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Arr
     with k.loop(count) as b:
         bad = k.alloc((), info.dtype)
         column, row = Cells.own(k, (rows,), a), Cells.own(k, (columns,), a)
+        sizes = k.alloc((rows,), factors.dtype)
         with k.loop(rows, columns) as (i, m):
             out[b, i, m] = a[b, i, m]
         with k.loop(min(rows, columns)) as j:
-            best, place = k.alloc((), factors.dtype, -1), k.alloc((), dtypes.int32)
-            place[()] = j.cast(dtypes.int32)
-            with k.loop(rows) as i, k.when(i >= j):
+            # Two reductions, which have lanes. Only rows that are done are smaller than NaN.
+            best, place = k.alloc((), factors.dtype, -2), k.alloc((), dtypes.int32, rows)
+            with k.loop(rows) as i:
                 own = k.keep(size(out[b, i, j]))
-                better = k.keep(own > best[()])
-                place[()] = better.where(i.cast(dtypes.int32), place[()])
-                best[()] = better.where(own, best[()])
+                sizes[i] = k.keep((i >= j).where((own >= 0).where(own, -1), -2))
+                best[()] = best[()].maximum(sizes[i])
+            with k.loop(rows) as i:
+                here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
+                place[()] = place[()].minimum(here)
             chosen = k.keep(place[()])
             pivots[b, j] = chosen + 1
             with k.loop(columns) as m:
