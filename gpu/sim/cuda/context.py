@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from gpu.sim.cuda.attributes import attributes_of
 from gpu.sim.cuda.work import Space
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.nv.chip.chips import Chip
 
-MemoryKind = Literal["device", "host", "registered", "module", "imported"]
+MemoryKind = Literal["device", "host", "registered", "module", "imported", "mapped"]
 SCHEDULES: Final = (0, 1, 2, 4)
 """Ways to wait: CU_CTX_SCHED_AUTO, SPIN, YIELD, BLOCKING_SYNC."""
 FLAGS: Final = 0xFF  # CU_CTX_FLAGS_MASK
@@ -104,6 +104,13 @@ class Context(Space):
         yield from self.watchers
 
 
+class Held(Protocol):
+    """What is there as long as someone holds it."""
+
+    def let_go(self) -> None:
+        """One who held it does not any more."""
+
+
 @dataclass(eq=False)
 class Allocation:
     """Memory that was given out.
@@ -119,6 +126,7 @@ class Allocation:
         ending: whether it is to be freed in the order of a stream.
         pool: the handle of its pool.
         file: what other processes open it by; -1 where none can.
+        physical: what cuMemMap put there, which its end lets go.
     """
 
     kind: MemoryKind
@@ -133,6 +141,7 @@ class Allocation:
     ending: bool = False
     pool: int = 0
     file: int = -1
+    physical: Held | None = None
     mapped: int = field(default=0, repr=False)  # bytes to unmap
 
     @property

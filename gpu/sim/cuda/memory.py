@@ -64,6 +64,7 @@ class AddressSpace:
         self._starts: list[int] = []
         self._found: list[Allocation] = []
         self._made = 0
+        self.reserved: dict[int, int] = {}  # addresses of cuMemAddressReserve -> bytes
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
@@ -115,6 +116,36 @@ class AddressSpace:
         made.mapped = mapped
         return made
 
+    def reserve(self, size: int) -> int:
+        """Addresses without memory. Raises CudaError."""
+        start = _addresses.take(size)
+        self.reserved[start] = size
+        return start
+
+    def is_reserved(self, start: int, size: int) -> bool:
+        """Whether all these addresses are of one reservation."""
+        return any(at <= start and start + size <= at + n for at, n in self.reserved.items())
+
+    def map_reserved(self, context: Context, start: int, size: int, file: int) -> Allocation:
+        """Memory in a file, at reserved addresses; nobody may access it yet."""
+        host = hostmem.map_file(file, 0, size, _PROTECTION, hostmem.MAP_SHARED)
+        made = self._add("mapped", context, start, size, host, 0)
+        made.mapped = size
+        return made
+
+    def allow(self, allocation: Allocation, flags: int) -> None:
+        """Kernels may access it so from now on; copies may as they may read."""
+        self._forbid(allocation)
+        allocation.flags = flags
+        if flags:
+            for context in allocation.context.seen_by():
+                context.map.add(allocation.start, allocation.size, allocation.host, flags)
+
+    def _forbid(self, allocation: Allocation) -> None:
+        if allocation.kind != "mapped" or allocation.flags:
+            for context in allocation.context.seen_by():
+                context.map.remove(allocation.start)
+
     def free(self, allocation: Allocation) -> None:
         """Gives memory back."""
         if allocation.file >= 0:
@@ -122,10 +153,11 @@ class AddressSpace:
         index = bisect.bisect_left(self._starts, allocation.start)
         assert self._found[index] is allocation
         del self._starts[index], self._found[index]
-        for context in allocation.context.seen_by():
-            context.map.remove(allocation.start)
+        self._forbid(allocation)
         if allocation.mapped:
             hostmem.unmap(allocation.host, allocation.mapped)
+        if allocation.physical is not None:
+            allocation.physical.let_go()
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that an address lies in."""
@@ -143,6 +175,8 @@ class AddressSpace:
         found = self.find(address)
         if found is None:
             raise CudaError(INVALID_VALUE, f"{what} {address:#x} is no memory that the driver gave")
+        if found.kind == "mapped" and not found.flags:
+            raise CudaError(INVALID_VALUE, f"{what} {address:#x}: cuMemSetAccess was not called")
         if address + size > found.end:
             raise CudaError(
                 INVALID_VALUE,
@@ -151,7 +185,13 @@ class AddressSpace:
         return found
 
     def _add(
-        self, kind: MemoryKind, context: Context, start: int, size: int, host: int
+        self,
+        kind: MemoryKind,
+        context: Context,
+        start: int,
+        size: int,
+        host: int,
+        flags: int = EVERY,
     ) -> Allocation:
         self._made += 1
         made = Allocation(kind, start, size, host, context, self._made)
@@ -159,8 +199,8 @@ class AddressSpace:
         self._starts.insert(index, start)
         self._found.insert(index, made)
         # Kernels ask before they write to the host's: see `written`.
-        flags = layout.READ if made.is_host else EVERY
-        for other in context.seen_by():
+        flags = layout.READ if made.is_host else flags
+        for other in context.seen_by() if flags else ():
             other.map.add(start, size, host, flags)
         return made
 
