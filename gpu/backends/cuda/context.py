@@ -117,7 +117,7 @@ class CudaContext:
         with self.lock:
             self.enter()
             ticket = self.streams.ticket
-        if ticket == self.streams.finished:
+        if ticket == self.streams.finished and not self.retired:
             return
         self.check(self.library.cuStreamSynchronize(self.streams.launches), "wait for the GPU")
         self.streams.finished = max(ticket, self.streams.finished)

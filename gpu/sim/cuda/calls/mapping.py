@@ -34,7 +34,9 @@ _ACCESS: Final = struct.Struct("<3i")
 _PINNED, _ON_DEVICE, _DESCRIPTOR = 1, 1, 1
 _FLAGS: Final = {0: 0, 1: layout.READ, 3: layout.READ | layout.WRITE | layout.ATOMIC}
 """CUmemAccess_flags -> what kernels may do."""
-_NAME: Final = "simulated cuMemCreate "
+_MARK: Final = struct.Struct("<16s16sQ")
+"""Behind the bytes of the memory in its file: what it is, UUID of the device, how many they are."""
+_WHAT: Final = b"cuMemCreate's".ljust(16)
 
 
 @dataclass(eq=False)
@@ -89,9 +91,15 @@ def _create(call: Call, result: int, size: int, properties: int, flags: int) -> 
         raise CudaError(INVALID_VALUE, f"{size} bytes, no multiple of {GRANULARITY}, or flags")
     if size > device.chip.vram_size - device.used:
         raise CudaError(OUT_OF_MEMORY, f"{size} bytes of device {device.index}")
-    made = Physical(device, size, hostmem.memfd(_NAME + device.uuid.hex(), size), bool(handles))
+    made = Physical(device, size, _file_of(device, size), bool(handles))
     device.used += size
     put64(result, call.driver.handles.new(made))
+
+
+def _file_of(device: Device, size: int) -> int:
+    file = hostmem.memfd("simulated cuMemCreate", size + _MARK.size)
+    os.pwrite(file, _MARK.pack(_WHAT, device.uuid, size), size)
+    return file
 
 
 @export("cuMemRelease", "Q", needs="driver", since=10020)
@@ -122,14 +130,13 @@ def _import(call: Call, result: int, file: int, kind: int) -> None:
     if not result or kind != _DESCRIPTOR:
         raise CudaError(INVALID_VALUE, f"a handle of type {kind}")
     try:
-        name = os.readlink(f"/proc/self/fd/{file}")
+        mark = os.pread(file, _MARK.size, os.fstat(file).st_size - _MARK.size)
     except OSError as error:
-        raise CudaError(INVALID_VALUE, f"{file} is no open file: {error.strerror}") from error
-    made_by = name.removeprefix("/memfd:").removesuffix(" (deleted)").removeprefix(_NAME)
-    device = next((each for each in call.driver.devices if each.uuid.hex() == made_by), None)
-    if device is None:
-        raise CudaError(INVALID_VALUE, f"{file} is {name}, and no memory of a device here")
-    size = os.fstat(file).st_size
+        raise CudaError(INVALID_VALUE, f"the file {file}: {error.strerror}") from error
+    what, uuid, size = _MARK.unpack(mark.ljust(_MARK.size, b"\0"))
+    device = next((each for each in call.driver.devices if each.uuid == uuid), None)
+    if what != _WHAT or device is None:
+        raise CudaError(INVALID_VALUE, f"the file {file} is no memory of a device here")
     found = Physical(device, size, os.dup(file), shareable=True, is_counted=False)
     put64(result, call.driver.handles.new(found))
 
