@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from gpu.backends.cuda import codes, graph, launches, program
 from gpu.backends.cuda.context import CudaContext
 from gpu.backends.cuda.exchange import CudaExchange, _Borrowed
-from gpu.backends.cuda.graph import CudaGraph, _Made
+from gpu.backends.cuda.graph import CudaGraph, _Made, _Setter
+from gpu.backends.cuda.hotcode import IS_SET
 from gpu.backends.cuda.launches import Launches
 from gpu.backends.cuda.memory import CudaAllocator, CudaMemory, Staging, _Slot
 from gpu.backends.cuda.peers import Peers
@@ -197,12 +198,18 @@ def a_cubin_is_all_that_is_tried(patch: Patcher) -> None:
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def nodes_keep_their_arguments(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", _gives([]))
+    patch.setattr(_Setter, "set", _nothing)
 
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def all_nodes_are_set_each_time(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", lambda self, now: range(len(now)))
+    real = _Setter.set
+
+    def forgetful(self: _Setter, now: Sequence[int | None]) -> None:
+        self._block.values[IS_SET] = 0
+        real(self, now)
+
+    patch.setattr(_Setter, "set", forgetful)
 
 
 @mutation("memory_that_coincides_otherwise_is_launched_in_order")

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from gpu.backends.cuda.context import open_context
 from gpu.backends.cuda.graph import ONE_BY_ONE, CudaGraph
-from gpu.backends.cuda.library import SIGNATURES, load_library
+from gpu.backends.cuda.library import BY_VALUE, SIGNATURES, load_library
 from gpu.backends.cuda.memory import CudaAllocator
 from gpu.backends.cuda.program import CudaProgram
 from gpu.compiler.toolchain.clang import find_clang
@@ -52,7 +52,7 @@ _OWN: Final = {
 def build(folder: str) -> str:
     """A libcuda whose functions only count what they make; gives its path."""
     lines = ["#include <stddef.h>", "static void *current; static size_t made;"]
-    for name in dict.fromkeys((*SIGNATURES, *THEIRS)):
+    for name in dict.fromkeys((*SIGNATURES, *BY_VALUE, *THEIRS)):
         makes = any(part in name for part in _MAKES)
         body = "size_t *out) { *out = ++made << 20;" if makes else "void) {"
         lines.append(f"int {name}({_OWN.get(name, body)} return 0; }}")

@@ -171,6 +171,10 @@ class Library:
         for name, prototype in BY_VALUE.items():
             setattr(self, name, prototype(addresses[name]))
 
+    def address(self, name: str) -> int:
+        """Where a function is."""
+        return self._addresses[name]
+
     def bind(self, name: str, *pointers: int) -> Callable[[], int]:
         """A call of a function that takes nothing but pointers, with these.
 
