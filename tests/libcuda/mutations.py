@@ -52,7 +52,7 @@ def a_fault_is_forgotten(patch: Patcher) -> None:
         try:
             real(self, code, what)
         finally:
-            self._lost = None
+            self.lost = None
 
     patch.setattr(CudaContext, "check", check)
 

@@ -73,8 +73,9 @@ class CudaGraph:
         Raises GpuFault, DeviceLost, InvalidType, InvalidValue and the error of a code.
         """
         given = [*memories]
-        for slot in self._untouched:
-            del given[slot]
+        if self._untouched:
+            for slot in self._untouched:
+                del given[slot]
         if self._calls < ONE_BY_ONE:
             self._calls += 1
             self._one_by_one(given, vals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -146,10 +146,8 @@ class CudaProgram(Program):
             *(self._arguments.words.address, 0),
         )
         launches, count = hot_code().launches, self._buffers + bool(self._size) + self._values
-        self._is_packed = count > MOST
-        self._launch = partial(
-            launches[0 if self._is_packed else count], native_pointer(block.address)
-        )
+        start = partial(launches[count if count <= MOST else 0], native_pointer(block.address))
+        self._launch = start if count <= MOST else partial(self._launch_packed, start)
         self.function = function[0]
 
     def __call__(
@@ -164,19 +162,20 @@ class CudaProgram(Program):
             return self._timed(bufs, vals)
         context = self.context
         with context.lock:
-            if context.retired or not self.function or context.is_lost:
+            if context.retired or not self.function or context.lost is not None:
                 self._prepare()
             given = bufs + self.workspace if self.workspace else bufs
-            ticket = context.streams.next_ticket()
+            streams = context.streams
+            streams.ticket = ticket = streams.ticket + 1
             launched = (ticket, self, (*bufs, *vals) if vals else bufs, users_place())
             try:
                 for memory in given:
                     memory.ticket = ticket
                 context.launched.append(launched)
-                code = self._start(given, vals)
+                code = self._launch(*map(_address, given), *vals)
                 if code == OTHER_CONTEXT:
                     context.enter()
-                    code = self._start(given, vals)
+                    code = self._launch(*map(_address, given), *vals)
             except (AttributeError, TypeError, OverflowError, struct.error):
                 context.launched.take_back(launched)
                 self.refuse(bufs, vals)
@@ -193,14 +192,10 @@ class CudaProgram(Program):
         if context.retired:
             context.give_back_ended()
 
-    def _start(self, given: tuple[CudaMemory, ...], vals: Sequence[int]) -> int:
-        """Launches it with arguments, if the thread's context is ours; else `OTHER_CONTEXT`."""
-        if self._is_packed:
-            self._layout.pack_into(
-                self._arguments.words.memory, 0, *map(_address, given), *vals
-            )
-            return self._launch()
-        return self._launch(*map(_address, given), *vals)
+    def _launch_packed(self, start: Callable[[], int], *words: int) -> int:
+        """As native code does with fewer arguments."""
+        self._layout.pack_into(self._arguments.words.memory, 0, *words)
+        return start()
 
     def arguments(self) -> Arguments:
         """Room for the arguments of a launch."""
