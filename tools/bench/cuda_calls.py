@@ -56,7 +56,11 @@ _OWN: Final = {
 
 def build(folder: str) -> str:
     """A libcuda whose functions only count what they make; gives its path."""
-    lines = ["#include <stddef.h>", "#include <stdlib.h>", "static void *current; static size_t made;"]
+    lines = [
+        "#include <stddef.h>",
+        "#include <stdlib.h>",
+        "static void *current; static size_t made;",
+    ]
     for name in dict.fromkeys((*SIGNATURES, *BY_VALUE, *THEIRS)):
         makes = any(part in name for part in _MAKES)
         body = "size_t *out) { *out = ++made << 20;" if makes else "void) {"

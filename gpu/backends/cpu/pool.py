@@ -28,7 +28,7 @@ from gpu.backends.cpu import pool_code
 from gpu.backends.cpu.ircode import load_ir
 from gpu.backends.cpu.native import native_function
 from gpu.core.config import config
-from gpu.core.errors import InvalidValue, OutOfMemory, Unsupported
+from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.core.log import get_logger
 from gpu.core.objload import LoadedObject
 from gpu.core.once import once

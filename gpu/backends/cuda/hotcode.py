@@ -1,4 +1,4 @@
-"""What a launch and a replay do in native code, as LLVM IR: calls of libcuda without Python between.
+"""What a launch and a replay do in native code, as LLVM IR: calls of libcuda, no Python between.
 
 Both take a block of 64-bit words that Python owns.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from gpu.core.bits import align_up
 from gpu.sim.cuda.attributes import attributes_of
 from gpu.sim.cuda.work import Space
 from gpu.sim.isa.memorymap import MemoryMap
@@ -14,6 +15,9 @@ from gpu.sim.nv.chip.chips import Chip
 MemoryKind = Literal["device", "host", "registered", "module", "imported", "mapped"]
 SCHEDULES: Final = (0, 1, 2, 4)
 """Ways to wait: CU_CTX_SCHED_AUTO, SPIN, YIELD, BLOCKING_SYNC."""
+_VECTOR: Final = 16
+"""Bytes of the widest load. nvrtc makes one of narrower loads where it may reach beyond what the
+program reads (seen of 12.9), as within so many aligned bytes memory does not end."""
 FLAGS: Final = 0xFF  # CU_CTX_FLAGS_MASK
 LIMITS: Final = {
     0: 1024,  # CU_LIMIT_STACK_SIZE
@@ -148,6 +152,11 @@ class Allocation:
     def end(self) -> int:
         """The address behind it."""
         return self.start + self.size
+
+    @property
+    def reach(self) -> int:
+        """How many bytes kernels may access: up to a multiple of those of a vector."""
+        return align_up(self.size, _VECTOR) if self.kind == "device" else self.size
 
     @property
     def is_host(self) -> bool:

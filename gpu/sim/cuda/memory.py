@@ -27,6 +27,7 @@ _LARGE: Final = 1 << 20
 _LARGE_ALIGN: Final = 2 << 20
 _GAP: Final = 512  # bytes behind each allocation that belong to none
 _POISONED: Final = 1 << 20  # bytes of new memory that hold something
+_TAIL: Final = b"\xd7"  # of what is behind the end, up to where kernels may read
 _POISONS: Final = (0xFF, 0xCB, 0x7F, 0x01)
 _PROTECTION: Final = hostmem.PROT_READ | hostmem.PROT_WRITE
 EVERY: Final = layout.READ | layout.WRITE | layout.ATOMIC
@@ -78,6 +79,7 @@ class AddressSpace:
         made = self._add("device", context, start, size, host)
         made.mapped = mapped
         ctypes.memset(host, self._rng.choice(_POISONS), min(size, _POISONED))
+        ctypes.memset(host + size, _TAIL[0], made.reach - size)
         return made
 
     def allocate_host(self, context: Context, size: int, flags: int) -> Allocation:
@@ -102,9 +104,9 @@ class AddressSpace:
         if allocation.file < 0:
             size = allocation.mapped
             file = hostmem.memfd("simulated libcuda", size)
-            staged = ctypes.string_at(allocation.host, allocation.size)
+            staged = ctypes.string_at(allocation.host, allocation.reach)
             hostmem.map_fixed(file, 0, size, allocation.host, _PROTECTION, hostmem.MAP_SHARED)
-            ctypes.memmove(allocation.host, staged, allocation.size)
+            ctypes.memmove(allocation.host, staged, allocation.reach)
             allocation.file = file
         return allocation.file
 
@@ -145,6 +147,11 @@ class AddressSpace:
         if allocation.kind != "mapped" or allocation.flags:
             for context in allocation.context.seen_by():
                 context.map.remove(allocation.start)
+
+    def is_overrun(self, allocation: Allocation) -> bool:
+        """Whether something was written right behind the end of device memory."""
+        tail = allocation.reach - allocation.size
+        return ctypes.string_at(allocation.host + allocation.size, tail) != _TAIL * tail
 
     def free(self, allocation: Allocation) -> None:
         """Gives memory back."""
@@ -201,7 +208,7 @@ class AddressSpace:
         # Kernels ask before they write to the host's: see `written`.
         flags = layout.READ if made.is_host else flags
         for other in context.seen_by() if flags else ():
-            other.map.add(start, size, host, flags)
+            other.map.add(start, made.reach, host, flags)
         return made
 
 
