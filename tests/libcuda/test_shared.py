@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -164,36 +165,52 @@ def test_what_is_refused(here: None) -> None:
         SharedTensor(shared.handle, (1,), shared.dtype).open("PYTHON")
 
 
-_CALLS = [
+_CALLS = (
     *("cuDeviceGetUuid_v2", "cuMemAlloc_v2", "cuIpcGetMemHandle"),
     *("cuMemGetAllocationGranularity", "cuMemCreate", "cuMemExportToShareableHandle"),
     *("cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"),
-]
-
-
-@pytest.mark.parametrize("name", _CALLS)
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [(Result.NOT_SUPPORTED, Unsupported), (Result.OUT_OF_MEMORY, OutOfMemory), (999, DeviceError)],
 )
-def test_codes_are_errors_and_nothing_is_left_behind(
-    cuda: Opened, name: str, code: int, error: type[Exception]
-) -> None:
+_ERRORS = {Result.NOT_SUPPORTED: Unsupported, Result.OUT_OF_MEMORY: OutOfMemory, 999: DeviceError}
+_GIVEN_BACK = {
+    "cuMemAlloc_v2": "cuMemFree_v2",
+    "cuMemCreate": "cuMemRelease",
+    "cuMemAddressReserve": "cuMemAddressFree",
+    "cuMemMap": "cuMemUnmap",
+}
+
+
+def test_codes_of_sharing_are_errors_and_nothing_is_left_behind(cuda: Opened) -> None:
     exchange, stand_in = CudaExchange(cuda.context), cuda.stand_in
-    as_file = name not in ("cuMemAlloc_v2", "cuIpcGetMemHandle")
-    stand_in.fails[name] = code
-    if (code, name) == (Result.NOT_SUPPORTED, "cuDeviceGetUuid_v2"):
-        error = DeviceError  # this is no matter of sharing
-    with pytest.raises(error):
-        exchange.export(100, as_file)
-    del stand_in.fails[name]
-    made = ("cuMemAlloc_v2", "cuMemCreate", "cuMemAddressReserve", "cuMemMap")
-    back = {"cuMemAlloc_v2": "cuMemFree_v2", "cuMemCreate": "cuMemRelease",
-            "cuMemAddressReserve": "cuMemAddressFree", "cuMemMap": "cuMemUnmap"}  # fmt: skip
-    for each in made:
-        count = len(stand_in.named(each)) - (each == name)
-        assert len(stand_in.named(back[each])) == max(count, 0), each
+    for name in _CALLS:
+        for code, error in _ERRORS.items():
+            if (code, name) == (Result.NOT_SUPPORTED, "cuDeviceGetUuid_v2"):
+                continue  # this is no matter of sharing
+            stand_in.calls.clear()
+            stand_in.fails[name] = code
+            with pytest.raises(error):
+                exchange.export(100, name not in ("cuMemAlloc_v2", "cuIpcGetMemHandle"))
+            stand_in.fails.clear()
+            for makes, back in _GIVEN_BACK.items():
+                made = len(stand_in.named(makes)) - (makes == name)
+                assert len(stand_in.named(back)) == max(made, 0), (name, makes)
+
+
+def test_a_handle_of_another_machine_or_gpu_is_not_opened(cuda: Opened) -> None:
+    exchange = CudaExchange(cuda.context)
+    *kept, handle = exchange.export(100, False)
+    handle = handle._replace(process=1)
+    with pytest.raises(InvalidValue, match="of another machine"):
+        exchange.open(handle._replace(machine="another"))
+    with pytest.raises(InvalidValue, match="is of the GPU GPU-31313131"):
+        exchange.open(handle._replace(device=b"1" * 16))
+    with pytest.raises(InvalidValue, match="a handle is said to be of 100 bytes, and there are 0"):
+        exchange.open(handle)  # the stand-in tells of none
+    assert len(cuda.stand_in.named("cuIpcOpenMemHandle_v2")) == 1
+    cuda.stand_in.fails["cuIpcOpenMemHandle_v2"] = Result.MAP_FAILED
+    with pytest.raises(InvalidValue, match="of the process 1 cannot be opened"):
+        exchange.open(handle)
+    del kept
 
 
 def test_the_type_that_is_passed_by_value_has_its_size() -> None:
-    assert library.ctypes.sizeof(library.IpcHandle) == 64
+    assert ctypes.sizeof(library.IpcHandle) == 64

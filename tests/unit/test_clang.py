@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor
-from gpu.backends.cpu import device, pool, pool_code
+from gpu.backends.cpu import device, ircode, pool, pool_code
 from gpu.backends.cpu.native import c_library_addresses
 from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.render.cstyle.c import CRenderer

@@ -143,6 +143,7 @@ TYPES: Final[dict[str, tuple[Any, ...]]] = {
     "cuGraphAddDependencies": (_P, _P, _P, _Z),
     "cuGraphGetNodes": (_P, _P, _P),
     "cuGraphNodeGetType": (_P, _P),
+    "cuGraphInstantiate_v2": (_P, _P, _P, _P, _Z),
     "cuGraphInstantiateWithFlags": (_P, _P, _D),
     "cuGraphLaunch": (_P, _P),
     "cuGraphExecDestroy": (_P,),
