@@ -151,6 +151,7 @@ class _Made:
         self._of_vals = [*of_vals.values()]
         self._moving_memories: list[CudaMemory] = []
         self._replays = Replays()
+        self._now: list[int | None] | None = None  # what moves is at and has, as the nodes know it
         self._stand(memories, [], [vals[i] for i in self._taken])
 
     def __del__(self) -> None:
