@@ -319,8 +319,9 @@ class _Setter:
         self._new, self._old = Words(count + 1), Words(count + 1)
         if now is not None:
             self._layout.pack_into(self._old.memory, 0, *now)
+        # Each begins with a word that stands for nothing, so that there is one.
         self._tables = (
-            Words.of(*accumulate(map(len, uses), initial=0)),
+            Words.of(0, *accumulate(map(len, uses), initial=0)),
             Words.of(0, *chain.from_iterable(every)),
             Words.of(0, *chain(*((node.handle, node.parameters) for node in self._nodes))),
             Words(len(touched) // 8 + 1),
@@ -328,7 +329,7 @@ class _Setter:
         firsts, pairs, rows, dirty = self._tables
         address = context.library.address("cuGraphExecKernelNodeSetParams_v2")
         self._block = Words.of(
-            *(address, executable, count, firsts.address, pairs.address + 8),
+            *(address, executable, count, firsts.address + 8, pairs.address + 8),
             *(self._new.address, self._old.address, now is not None),
             *(len(touched), rows.address + 8, dirty.address, 0),
         )

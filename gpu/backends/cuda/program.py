@@ -146,8 +146,10 @@ class CudaProgram(Program):
             *(self._arguments.words.address, 0),
         )
         launches, count = hot_code().launches, self._buffers + bool(self._size) + self._values
-        start = partial(launches[count if count <= MOST else 0], native_pointer(block.address))
-        self._launch = start if count <= MOST else partial(self._launch_packed, start)
+        # Values are packed: cffi would take a float of numpy's, and cut it.
+        is_packed = bool(self._values) or count > MOST
+        start = partial(launches[0 if is_packed else count], native_pointer(block.address))
+        self._launch = partial(self._launch_packed, start) if is_packed else start
         self.function = function[0]
 
     def __call__(
@@ -193,7 +195,7 @@ class CudaProgram(Program):
             context.give_back_ended()
 
     def _launch_packed(self, start: Callable[[], int], *words: int) -> int:
-        """As native code does with fewer arguments."""
+        """With arguments that are not put by native code."""
         self._layout.pack_into(self._arguments.words.memory, 0, *words)
         return start()
 
