@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpu.tensor.kernels import kernel
     from gpu.tensor.mesh import Mesh
     from gpu.tensor.scan import scan
+    from gpu.tensor.shared import share
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
     from gpu.tensor.variable import Var
@@ -54,6 +55,7 @@ __all__ = [
     "reset_peak_memory_stats",
     "save",
     "scan",
+    "share",
     "show_config",
     "special",
 ]
@@ -74,6 +76,7 @@ _HOMES: Final = {
     "load": "gpu.tensor.formats.files",
     "save": "gpu.tensor.formats.files",
     "scan": "gpu.tensor.scan",
+    "share": "gpu.tensor.shared",
     "JitError": "gpu.tensor.tracing",
     "Var": "gpu.tensor.variable",
 }

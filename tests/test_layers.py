@@ -109,7 +109,14 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     ),
     # The vendor's own library, or a model of it.
     "gpu.backends.cuda": (
-        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.backends.cpu.native"),
+        *(
+            "gpu.core",
+            "gpu.runtime",
+            "gpu.compiler",
+            "gpu.transport",
+            "gpu.backends.cpu.native",
+            "gpu.backends.cpu.ircode",
+        ),
         *("gpu.sim.cuda", "gpu.sim.worlds"),
     ),
     "gpu.backends.metal": (

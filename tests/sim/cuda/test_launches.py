@@ -232,3 +232,21 @@ def test_ctrl_c_comes_behind_a_call(cuda: RawCuda) -> None:
             time.sleep(0.001)
     assert seen == ["whole"]
     cuda.call("cuCtxSynchronize")
+
+
+def test_bytes_behind_the_end(raw: RawCuda, library: Library) -> None:
+    """A vector may reach there; what is written is told of when the memory is freed."""
+    raw.start()
+    wide, store = (raw.function(raw.module(module()), name) for name in ("wide", "store"))
+    whole, short, spoilt = raw.alloc(16), raw.alloc(15), raw.alloc(12)
+    assert raw.launch(wide, (1,), (1,), ctypes.c_uint64(whole)) == 0
+    assert raw.launch(store, (1,), (1,), ctypes.c_uint64(spoilt + 12), ctypes.c_uint(1)) == 0
+    raw.call("cuCtxSynchronize")
+    for address in (whole, short):
+        raw.call("cuMemFree_v2", address)
+    assert not library.violations
+    raw.call("cuMemFree_v2", spoilt)
+    assert library.violations == [f"a kernel has written behind the end of 12 bytes at {spoilt:#x}"]
+    far = ctypes.c_uint64(raw.alloc(12) + 16)
+    raw.launch(store, (1,), (1,), far, ctypes.c_uint(1))
+    assert raw.result("cuCtxSynchronize") == ILLEGAL_ADDRESS
