@@ -50,7 +50,7 @@ _GLOBAL: Final = re.compile(
     r"^@(?P<name>[\w.$]+) = (?:[\w()]+ )*?(?P<kind>global|constant) (?P<rest>.*)$"
 )
 _LABEL: Final = re.compile(r"^(?P<name>[-\w.$]+):")
-_WAITS: Final = re.compile(r"@gpu_msl_(barrier|simdgroup_barrier|exchange)\(")
+_WAITS: Final = re.compile(r"@gpu_msl_(barrier|simdgroup_barrier|exchange|gather)\(")
 _MEMORY: Final = re.compile(
     r"^  (?:\S+ = )?(?:load|store|atomicrmw|cmpxchg) |@llvm\.(?:mem(?:cpy|move|set)|masked\.)"
 )
@@ -70,6 +70,7 @@ declare ptr @gpu_metal_arguments()
 declare void @gpu_metal_barrier(i32, i32)
 declare void @gpu_metal_simdgroup_barrier(i32, i32)
 declare i32 @gpu_metal_exchange(i32, i32, i32)
+declare void @gpu_metal_gather(i32, i32, ptr)
 """
 _ENTRY: Final = "gpu_metal_start."
 
@@ -188,7 +189,7 @@ def _racy(lines: list[str]) -> Iterator[str]:
         elif line.startswith("define "):
             yield line.replace("define linkonce_odr ", "define internal ").replace(" comdat ", " ")
         elif not line.startswith("$"):
-            yield line
+            yield line.replace(", comdat", "") if line.startswith("@") else line
 
 
 def size_of(kind: str) -> int | None:

@@ -1,0 +1,517 @@
+"""Metal's standard library for sources that use more of it than the compiler already brings.
+
+"Metal Shading Language Specification", version 3.2: sections 2.2 and 2.3 (vectors, SIMD-group
+matrices), 2.17 and 6.3 to 6.9 (types, functions of numbers, synchronisation and SIMD-groups), 6.15
+(atomics), 6.16 (traits). Which thread has which elements of a matrix is told nowhere: here it is as
+programs that look at them expect (MLX's `steel/gemm/mma.h`).
+
+All of it is in a namespace of its own, which a macro gives the name `metal`, so that nothing
+collides with what a compiler brings. What threads of a SIMD-group give each other goes by one
+function of the model, `gpu_msl_gather`: the words of all lanes, then which of them were there, and
+the number of the lane that asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+MARK: Final = "#pragma gpu_msl_source"
+"""What stands between the library and a source."""
+_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_\w+>", re.MULTILINE)
+_REAL: Final = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp", "exp2"),
+    *("fabs", "floor", "log", "log10", "log2", "rint", "round", "sin", "sinh", "sqrt", "tan"),
+    *("tanh", "trunc"),
+)
+_REAL_PAIRS: Final = {"atan2": "atan2f", "copysign": "copysignf", "fmax": "fmaxf",
+                      "fmin": "fminf", "fmod": "fmodf", "pow": "powf", "powr": "powf"}  # fmt: skip
+_INTEGERS: Final = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong")
+_SCALARS: Final = (*_INTEGERS, "half", "float")
+_LIMITS: Final = {
+    "char": ("-128", "127"), "uchar": ("0", "255"), "short": ("-32768", "32767"),
+    "ushort": ("0", "65535"), "int": ("-2147483647 - 1", "2147483647"),
+    "uint": ("0", "4294967295u"), "long": ("-9223372036854775807L - 1", "9223372036854775807L"),
+    "ulong": ("0", "18446744073709551615UL"), "bool": ("false", "true"),
+}  # fmt: skip
+_TYPES: Final = """
+#undef as_type
+template <class To, class From> inline To gpu_msl_bits(From from) {
+  return __builtin_bit_cast(To, from);
+}
+#define as_type gpu_msl_bits
+#define METAL_FUNC inline __attribute__((always_inline))
+#define __METAL__ 1
+#define __METAL_VERSION__ 310
+#define METAL_VERSION_MAJOR 3
+typedef char int8_t; typedef uchar uint8_t; typedef short int16_t; typedef ushort uint16_t;
+typedef int int32_t; typedef uint uint32_t; typedef long int64_t; typedef ulong uint64_t;
+typedef ulong size_t; typedef long ptrdiff_t;
+struct bfloat {
+  ushort bits;
+  static constexpr ushort rounded(float x) {
+    uint word = __builtin_bit_cast(uint, x);
+    return x != x ? 0x7fc0 : (word + 0x7fff + (word >> 16 & 1)) >> 16;
+  }
+  static constexpr float widened(ushort bits) { return __builtin_bit_cast(float, (uint)bits << 16); }
+  bfloat() = default;
+  bfloat(const bfloat &) = default;
+  constexpr bfloat(const constant bfloat &from) : bits(from.bits) {}
+  constexpr bfloat(float x) : bits(rounded(x)) {}
+  constexpr bfloat(float x) constant : bits(rounded(x)) {}
+  constexpr operator float() const { return widened(bits); }
+  constexpr operator float() const constant { return widened(bits); }
+};
+template <> inline ushort gpu_msl_bits<ushort, bfloat>(bfloat from) { return from.bits; }
+template <> inline bfloat gpu_msl_bits<bfloat, ushort>(ushort from) {
+  bfloat made;
+  made.bits = from;
+  return made;
+}
+#define metal gpu_msl_metal
+namespace metal {
+template <class T, int N> using Vector = T __attribute__((ext_vector_type(N)));
+template <class T> struct Lane { typedef T type; };
+template <> struct Lane<bfloat> { typedef ushort type; };
+template <class T, int N> using vec = Vector<typename Lane<T>::type, N>;
+template <class T, int N, class... From> constexpr vec<T, N> vec_of(From... from) {
+  return vec<T, N>{T(from)...};
+}
+template <class T, int N, class From> constexpr vec<T, N> vec_of(From from) {
+  return (vec<T, N>)(from);
+}
+template <class T> using uniform = T;
+template <class T> constexpr T make_uniform(T x) { return x; }
+template <int Number, class T> inline threadgroup T &held() {
+  static __global T kept;
+  return *(threadgroup T *)(ulong)&kept;
+}
+
+template <class T, T v> struct integral_constant {
+  static constexpr constant T value = v;
+  typedef T value_type;
+  typedef integral_constant type;
+  constexpr operator T() const thread { return v; }
+};
+template <bool v> using bool_constant = integral_constant<bool, v>;
+typedef bool_constant<true> true_type;
+typedef bool_constant<false> false_type;
+template <bool, class T = void> struct enable_if {};
+template <class T> struct enable_if<true, T> { typedef T type; };
+template <bool v, class T = void> using enable_if_t = typename enable_if<v, T>::type;
+template <bool, class A, class B> struct conditional { typedef A type; };
+template <class A, class B> struct conditional<false, A, B> { typedef B type; };
+template <bool v, class A, class B> using conditional_t = typename conditional<v, A, B>::type;
+template <class A, class B> struct is_same : false_type {};
+template <class A> struct is_same<A, A> : true_type {};
+template <class A, class B> constexpr constant bool is_same_v = is_same<A, B>::value;
+template <class T> struct remove_const { typedef T type; };
+template <class T> struct remove_const<const T> { typedef T type; };
+template <class T> struct remove_volatile { typedef T type; };
+template <class T> struct remove_volatile<volatile T> { typedef T type; };
+template <class T> struct remove_reference { typedef T type; };
+template <class T> struct remove_reference<thread T &> { typedef T type; };
+template <class T> struct remove_reference<device T &> { typedef T type; };
+template <class T> struct remove_reference<constant T &> { typedef T type; };
+template <class T> struct remove_reference<threadgroup T &> { typedef T type; };
+template <class T> struct remove_addrspace { typedef T type; };
+template <class T> struct remove_addrspace<thread T> { typedef T type; };
+template <class T> struct remove_addrspace<device T> { typedef T type; };
+template <class T> struct remove_addrspace<constant T> { typedef T type; };
+template <class T> struct remove_addrspace<threadgroup T> { typedef T type; };
+template <class T> using remove_const_t = typename remove_const<T>::type;
+template <class T> using remove_reference_t = typename remove_reference<T>::type;
+template <class T> using remove_addrspace_t = typename remove_addrspace<T>::type;
+template <class T> using remove_cv_t =
+    typename remove_const<typename remove_volatile<T>::type>::type;
+template <class T> struct is_floating_point : false_type {};
+template <> struct is_floating_point<half> : true_type {};
+template <> struct is_floating_point<float> : true_type {};
+template <> struct is_floating_point<bfloat> : true_type {};
+template <class T> struct is_integral : false_type {};
+template <> struct is_integral<bool> : true_type {};
+template <class T> constexpr constant bool is_floating_point_v = is_floating_point<T>::value;
+INTEGRAL
+template <class T> constexpr constant bool is_integral_v = is_integral<T>::value;
+template <class T> struct is_arithmetic
+    : bool_constant<is_integral<T>::value || is_floating_point<T>::value> {};
+template <class T> constexpr constant bool is_arithmetic_v = is_arithmetic<T>::value;
+template <class T> struct is_signed : bool_constant<(T(-1) < T(0))> {};
+template <class T> constexpr constant bool is_signed_v = is_signed<T>::value;
+template <class T> constexpr constant bool is_unsigned_v = !is_signed<T>::value;
+template <class A, class B> constexpr constant bool is_convertible_v = __is_convertible_to(A, B);
+template <class T> struct numeric_limits;
+template <> struct numeric_limits<float> {
+  static constexpr float max() { return 3.40282347e+38f; }
+  static constexpr float min() { return 1.17549435e-38f; }
+  static constexpr float lowest() { return -max(); }
+  static constexpr float epsilon() { return 1.1920929e-7f; }
+  static constexpr float infinity() { return __builtin_inff(); }
+  static constexpr float quiet_NaN() { return __builtin_nanf(""); }
+};
+template <> struct numeric_limits<half> {
+  static constexpr half max() { return (half)65504.0f; }
+  static constexpr half min() { return (half)6.103515625e-5f; }
+  static constexpr half lowest() { return (half)-65504.0f; }
+  static constexpr half epsilon() { return (half)0.0009765625f; }
+  static constexpr half infinity() { return (half)__builtin_inff(); }
+  static constexpr half quiet_NaN() { return (half)__builtin_nanf(""); }
+};
+template <> struct numeric_limits<bfloat> {
+  static constexpr bfloat max() { return bfloat(3.38953139e+38f); }
+  static constexpr bfloat min() { return bfloat(1.17549435e-38f); }
+  static constexpr bfloat lowest() { return bfloat(-3.38953139e+38f); }
+  static constexpr bfloat epsilon() { return bfloat(0.0078125f); }
+  static constexpr bfloat infinity() { return bfloat(__builtin_inff()); }
+  static constexpr bfloat quiet_NaN() { return bfloat(__builtin_nanf("")); }
+};
+"""
+_FLOATS: Final = """
+namespace precise {}
+inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+inline float exp10(float x) { return __builtin_powf(10.0f, x); }
+inline float fract(float x) { return __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f); }
+inline float sinpi(float x) { return __builtin_sinf(3.14159265358979f * x); }
+inline float cospi(float x) { return __builtin_cosf(3.14159265358979f * x); }
+inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline half fma(half x, half y, half z) { return (half)__builtin_fmaf(x, y, z); }
+inline float ldexp(float x, int n) { return __builtin_ldexpf(x, n); }
+inline float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? x : 0.0f; }
+inline bool isnan(float x) { return __builtin_isnan(x); }
+inline bool isinf(float x) { return __builtin_isinf(x); }
+inline bool isfinite(float x) { return __builtin_isfinite(x); }
+inline bool signbit(float x) { return as_type<uint>(x) >> 31; }
+inline float saturate(float x) { return __builtin_fminf(__builtin_fmaxf(x, 0.0f), 1.0f); }
+inline float mix(float x, float y, float a) { return x + (y - x) * a; }
+inline float step(float edge, float x) { return x < edge ? 0.0f : 1.0f; }
+inline float smoothstep(float low, float high, float x) {
+  float t = saturate((x - low) / (high - low));
+  return t * t * (3 - 2 * t);
+}
+template <class T> inline T select(T no, T yes, bool which) { return which ? yes : no; }
+template <class T, int N> inline T dot(Vector<T, N> x, Vector<T, N> y) {
+  T sum = x[0] * y[0];
+  for (int i = 1; i < N; i++) sum += x[i] * y[i];
+  return sum;
+}
+template <class T, int N> inline T length_squared(Vector<T, N> x) { return dot(x, x); }
+template <class T, int N> inline T length(Vector<T, N> x) { return __builtin_sqrtf(dot(x, x)); }
+template <class T, int N> inline T distance(Vector<T, N> x, Vector<T, N> y) { return length(x - y); }
+template <class T, int N> inline Vector<T, N> normalize(Vector<T, N> x) { return x / length(x); }
+template <class T, class U> inline T mulhi(T x, U y) {
+  return (T)(((__int128)x * (__int128)y) >> (8 * sizeof(T)));
+}
+"""
+_GROUPS: Final = """
+enum class mem_flags : uint { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_texture = 4 };
+inline mem_flags operator|(mem_flags a, mem_flags b) { return (mem_flags)((uint)a | (uint)b); }
+inline void threadgroup_barrier(mem_flags flags) { gpu_msl_barrier((uint)flags & 3); }
+inline void simdgroup_barrier(mem_flags flags) { gpu_msl_simdgroup_barrier((uint)flags & 3); }
+
+template <class T> struct Lanes {
+  T of[32];
+  uint active, lane;
+};
+template <class T> inline Lanes<T> gather(T value) {
+  Lanes<T> lanes;
+  for (uint word = 0; word < (sizeof(T) + 3) / 4; word++) {
+    uint mine = 0, all[34];
+    uint bytes = sizeof(T) - 4 * word < 4 ? sizeof(T) - 4 * word : 4;
+    __builtin_memcpy(&mine, (thread uchar *)&value + 4 * word, bytes);
+    gpu_msl_gather(mine, all);
+    for (uint lane = 0; lane < 32; lane++)
+      __builtin_memcpy((thread uchar *)(lanes.of + lane) + 4 * word, all + lane, bytes);
+    lanes.active = all[32];
+    lanes.lane = all[33];
+  }
+  return lanes;
+}
+template <class T> inline T simd_shuffle(T value, ushort lane) { return gather(value).of[lane & 31]; }
+template <class T> inline T simd_broadcast(T value, ushort lane) { return simd_shuffle(value, lane); }
+template <class T> inline T simd_shuffle_xor(T value, ushort mask) {
+  Lanes<T> lanes = gather(value);
+  return lanes.of[(lanes.lane ^ mask) & 31];
+}
+template <class T> inline T simd_shuffle_down(T value, ushort by) {
+  Lanes<T> lanes = gather(value);
+  return lanes.lane + by < 32 ? lanes.of[lanes.lane + by] : value;
+}
+template <class T> inline T simd_shuffle_up(T value, ushort by) {
+  Lanes<T> lanes = gather(value);
+  return lanes.lane >= by ? lanes.of[lanes.lane - by] : value;
+}
+template <class T> inline T simd_shuffle_and_fill_down(T value, T fill, ushort by) {
+  Lanes<T> lanes = gather(value), filled = gather(fill);
+  return lanes.lane + by < 32 ? lanes.of[lanes.lane + by] : filled.of[(lanes.lane + by) & 31];
+}
+template <class T> inline T simd_shuffle_and_fill_up(T value, T fill, ushort by) {
+  Lanes<T> lanes = gather(value), filled = gather(fill);
+  return lanes.lane >= by ? lanes.of[lanes.lane - by] : filled.of[(lanes.lane - by) & 31];
+}
+template <class T> inline T simd_shuffle_rotate_down(T value, ushort by) {
+  Lanes<T> lanes = gather(value);
+  return lanes.of[(lanes.lane + by) & 31];
+}
+template <class T> inline T simd_shuffle_rotate_up(T value, ushort by) {
+  Lanes<T> lanes = gather(value);
+  return lanes.of[(lanes.lane - by) & 31];
+}
+template <class T> inline T simd_broadcast_first(T value) {
+  Lanes<T> lanes = gather(value);
+  return lanes.of[__builtin_ctz(lanes.active)];
+}
+inline bool simd_is_first() {
+  Lanes<uint> lanes = gather(0u);
+  return (uint)__builtin_ctz(lanes.active) == lanes.lane;
+}
+struct simd_vote {
+  typedef ulong vote_t;
+  ulong votes;
+  explicit constexpr operator ulong() const thread { return votes; }
+  bool all() const thread { return votes == 0xffffffff; }
+  bool any() const thread { return votes != 0; }
+};
+inline simd_vote simd_ballot(bool value) {
+  Lanes<uint> lanes = gather((uint)value);
+  ulong votes = 0;
+  for (uint lane = 0; lane < 32; lane++)
+    if (lanes.active >> lane & 1) votes |= (ulong)(lanes.of[lane] & 1) << lane;
+  return simd_vote{votes};
+}
+inline simd_vote simd_active_threads_mask() { return simd_vote{gather(0u).active}; }
+inline bool simd_any(bool value) { return simd_ballot(value).votes != 0; }
+inline bool simd_all(bool value) {
+  Lanes<uint> lanes = gather((uint)value);
+  for (uint lane = 0; lane < 32; lane++)
+    if ((lanes.active >> lane & 1) && !lanes.of[lane]) return false;
+  return true;
+}
+#define REDUCTION(name, expression)                                            \\
+  template <class T> inline T simd_##name(T value) {                           \\
+    Lanes<T> lanes = gather(value);                                            \\
+    uint first = __builtin_ctz(lanes.active);                                  \\
+    T a = lanes.of[first];                                                     \\
+    for (uint lane = first + 1; lane < 32; lane++)                             \\
+      if (lanes.active >> lane & 1) { T b = lanes.of[lane]; a = expression; }  \\
+    return a;                                                                  \\
+  }
+REDUCTION(sum, a + b)
+REDUCTION(product, a * b)
+REDUCTION(min, b < a ? b : a)
+REDUCTION(max, a < b ? b : a)
+REDUCTION(and, a & b)
+REDUCTION(or, a | b)
+REDUCTION(xor, a ^ b)
+#define PREFIX(name, first, expression)                                        \\
+  template <class T> inline T simd_prefix_exclusive_##name(T value) {          \\
+    Lanes<T> lanes = gather(value);                                            \\
+    T a = first;                                                               \\
+    for (uint lane = 0; lane < lanes.lane; lane++)                             \\
+      if (lanes.active >> lane & 1) { T b = lanes.of[lane]; a = expression; }  \\
+    return a;                                                                  \\
+  }                                                                            \\
+  template <class T> inline T simd_prefix_inclusive_##name(T value) {          \\
+    T a = simd_prefix_exclusive_##name(value), b = value;                      \\
+    return expression;                                                         \\
+  }
+PREFIX(sum, T(0), a + b)
+PREFIX(product, T(1), a * b)
+
+template <class T, int Rows, int Columns> struct simdgroup_matrix {
+  static_assert(Rows == 8 && Columns == 8, "SIMD-group matrices have 8 rows and 8 columns");
+  typedef vec<T, 2> storage_type;
+  storage_type held;
+  simdgroup_matrix() {}
+  explicit simdgroup_matrix(T diagonal) {
+    uint lane = gather(0u).lane;
+    for (uint i = 0; i < 2; i++) held[i] = row(lane) == column(lane) + i ? diagonal : T(0);
+  }
+  thread storage_type &thread_elements() thread { return held; }
+  static uint row(uint lane) { return (lane / 4 & 4) + lane / 2 % 4; }
+  static uint column(uint lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
+  static uint lane_of(uint row, uint column) {
+    return (row & 4) << 2 | (column & 4) << 1 | (row & 3) << 1 | (column >> 1 & 1);
+  }
+};
+typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
+typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
+template <class T, int R, int C> inline simdgroup_matrix<T, R, C>
+make_filled_simdgroup_matrix(T value) {
+  simdgroup_matrix<T, R, C> made;
+  made.held = (vec<T, 2>)(value);
+  return made;
+}
+#define MATRIX_MEMORY(space)                                                                    \\
+  template <class T, int R, int C> inline void simdgroup_load(                                  \\
+      thread simdgroup_matrix<T, R, C> &to, const space T *from, ulong elements_per_row = C,    \\
+      ulong2 origin = (ulong2)(0), bool transposed = false) {                                   \\
+    typedef simdgroup_matrix<T, R, C> matrix;                                                   \\
+    uint lane = gather(0u).lane;                                                                \\
+    for (uint i = 0; i < 2; i++) {                                                              \\
+      ulong row = matrix::row(lane), column = matrix::column(lane) + i;                         \\
+      to.held[i] = transposed ? from[(origin.y + column) * elements_per_row + origin.x + row]   \\
+                              : from[(origin.y + row) * elements_per_row + origin.x + column];  \\
+    }                                                                                           \\
+  }                                                                                             \\
+  template <class T, int R, int C> inline void simdgroup_store(                                 \\
+      simdgroup_matrix<T, R, C> from, space T *to, ulong elements_per_row = C,                  \\
+      ulong2 origin = (ulong2)(0), bool transposed = false) {                                   \\
+    typedef simdgroup_matrix<T, R, C> matrix;                                                   \\
+    uint lane = gather(0u).lane;                                                                \\
+    for (uint i = 0; i < 2; i++) {                                                              \\
+      ulong row = matrix::row(lane), column = matrix::column(lane) + i;                         \\
+      if (transposed) to[(origin.y + column) * elements_per_row + origin.x + row] = from.held[i]; \\
+      else to[(origin.y + row) * elements_per_row + origin.x + column] = from.held[i];          \\
+    }                                                                                           \\
+  }
+MATRIX_MEMORY(device)
+MATRIX_MEMORY(threadgroup)
+template <class D, class A, class B, class C> inline void simdgroup_multiply_accumulate(
+    thread simdgroup_matrix<D, 8, 8> &to, thread simdgroup_matrix<A, 8, 8> &a,
+    thread simdgroup_matrix<B, 8, 8> &b, thread simdgroup_matrix<C, 8, 8> &c) {
+  typedef simdgroup_matrix<D, 8, 8> matrix;
+  Lanes<vec<A, 2>> left = gather(a.held);
+  Lanes<vec<B, 2>> right = gather(b.held);
+  uint row = matrix::row(left.lane), column = matrix::column(left.lane);
+  for (uint i = 0; i < 2; i++) {
+    float sum = (float)c.held[i];
+    for (uint k = 0; k < 8; k++)
+      sum = __builtin_fmaf((float)left.of[matrix::lane_of(row, k)][k & 1],
+                           (float)right.of[matrix::lane_of(k, column)][i], sum);
+    to.held[i] = (D)sum;
+  }
+}
+template <class D, class A, class B> inline void simdgroup_multiply(
+    thread simdgroup_matrix<D, 8, 8> &to, thread simdgroup_matrix<A, 8, 8> &a,
+    thread simdgroup_matrix<B, 8, 8> &b) {
+  simdgroup_matrix<D, 8, 8> zeros = make_filled_simdgroup_matrix<D, 8, 8>(D(0));
+  simdgroup_multiply_accumulate(to, a, b, zeros);
+}
+"""
+_ATOMICS: Final = """
+enum memory_order { memory_order_relaxed };
+template <class T> struct atomic { T held; };
+#define atomic_int atomic<int>
+#define atomic_uint atomic<uint>
+#define atomic_float atomic<float>
+#define ATOMICS(space)                                                                        \\
+  template <class T> inline T atomic_load_explicit(const volatile space atomic<T> *at, memory_order) { \\
+    T read; __atomic_load((volatile space T *)&at->held, &read, 0); return read;              \\
+  }                                                                                           \\
+  template <class T> inline void atomic_store_explicit(                                       \\
+      volatile space atomic<T> *at, T value, memory_order) {                                  \\
+    __atomic_store(&at->held, &value, 0);                                                     \\
+  }                                                                                           \\
+  template <class T> inline bool atomic_compare_exchange_weak_explicit(                       \\
+      volatile space atomic<T> *at, thread T *seen, T value, memory_order, memory_order) {    \\
+    return __atomic_compare_exchange(&at->held, seen, &value, true, 0, 0);                    \\
+  }                                                                                           \\
+  FETCH(space, add, a + b) FETCH(space, sub, a - b) FETCH(space, and, a & b)                  \\
+  FETCH(space, or, a | b) FETCH(space, xor, a ^ b)                                            \\
+  FETCH(space, min, b < a ? b : a) FETCH(space, max, a < b ? b : a)
+#define FETCH(space, name, expression)                                                        \\
+  template <class T> inline T atomic_fetch_##name##_explicit(                                 \\
+      volatile space atomic<T> *at, T b, memory_order order) {                                \\
+    T a = atomic_load_explicit(at, order), c = expression;                                    \\
+    while (!atomic_compare_exchange_weak_explicit(at, &a, c, order, order)) c = expression;   \\
+    return a;                                                                                 \\
+  }
+ATOMICS(device)
+ATOMICS(threadgroup)
+#undef ATOMICS
+#undef FETCH
+"""
+
+
+def _overloads() -> Iterator[str]:
+    """Functions of numbers for all types that have them."""
+    yield "#define EACH_FLOAT(name) \\"
+    yield "  inline float name(float x) { return __builtin_##name##f(x); } \\"
+    yield "  inline half name(half x) { return (half)__builtin_##name##f((float)x); } \\"
+    yield "  template <class T, int N> inline Vector<T, N> name(Vector<T, N> x) { \\"
+    yield "    for (int i = 0; i < N; i++) x[i] = name(x[i]); return x; }"
+    every = "\n".join(f"EACH_FLOAT({name})" for name in _REAL)
+    for space in ("precise", "fast"):
+        yield f"namespace {space} {{\n{every}\n}}"
+    yield every
+    for name, function in _REAL_PAIRS.items():
+        for kind in ("float", "half"):
+            call = f"__builtin_{function}((float)x, (float)y)"
+            body = f"inline {kind} {name}({kind} x, {kind} y) {{ return ({kind}){call}; }}"
+            yield f"{body} namespace precise {{ {body} }} namespace fast {{ {body} }}"
+    for kind in _SCALARS:
+        yield f"inline {kind} min({kind} x, {kind} y) {{ return y < x ? y : x; }}"
+        yield f"inline {kind} max({kind} x, {kind} y) {{ return x < y ? y : x; }}"
+        yield (
+            f"inline {kind} clamp({kind} x, {kind} low, {kind} high)"
+            " { return min(max(x, low), high); }"
+        )
+        yield f"inline {kind} abs({kind} x) {{ return x < 0 ? -x : x; }}"
+    for name in ("min", "max"):
+        yield f"template <class T, int N> inline Vector<T, N> {name}(Vector<T, N> x, Vector<T, N> y) {{"
+        yield f"  for (int i = 0; i < N; i++) x[i] = {name}(x[i], y[i]); return x; }}"
+    for kind in _INTEGERS:
+        bits = f"8 * sizeof({kind})"
+        word = f"(ulong)x & (~0ul >> (64 - {bits}))"
+        yield f"inline {kind} popcount({kind} x) {{ return __builtin_popcountl({word}); }}"
+        yield (
+            f"inline {kind} clz({kind} x)"
+            f" {{ return {word} ? __builtin_clzl({word}) - 64 + {bits} : {bits}; }}"
+        )
+        yield f"inline {kind} ctz({kind} x) {{ return {word} ? __builtin_ctzl({word}) : {bits}; }}"
+
+
+def _numeric_limits() -> Iterator[str]:
+    for kind, (low, high) in _LIMITS.items():
+        yield f"template <> struct numeric_limits<{kind}> {{"
+        for name, value in (("min", low), ("lowest", low), ("max", high)):
+            yield f"  static constexpr {kind} {name}() {{ return {value}; }}"
+        yield "};"
+
+
+def _library() -> str:
+    integral = "\n".join(
+        f"template <> struct is_integral<{kind}> : true_type {{}};" for kind in _INTEGERS
+    )
+    return "\n".join(
+        [
+            'extern "C" void gpu_msl_simdgroup_barrier(uint flags);',
+            'extern "C" void gpu_msl_gather(uint value, thread uint *all);',
+            _TYPES.replace("INTEGRAL", integral),
+            *_numeric_limits(),
+            *_overloads(),
+            *(_FLOATS, _GROUPS, _ATOMICS),
+            "}",
+            "#undef REDUCTION",
+            "#undef PREFIX",
+            "#undef MATRIX_MEMORY",
+            "#undef EACH_FLOAT",
+        ]
+    )
+
+
+LIBRARY: Final = _library()
+_FUNCTIONS: Final = (
+    *_REAL, *_REAL_PAIRS, "rsqrt", "exp10", "fract", "sinpi", "cospi", "ldexp", "sign", "isnan",
+    "isinf", "isfinite", "signbit", "saturate", "mix", "step", "smoothstep", "select", "dot",
+    "length", "distance", "normalize", "mulhi", "min", "max", "clamp", "abs", "popcount", "clz",
+    "ctz",
+)  # fmt: skip
+_BROUGHT: Final = ("fabs", "floor", "rint", "trunc")
+_USES: Final = re.compile(
+    r"\bsimd_(?!shuffle_xor\b)\w+|\bsimdgroup_(?!index_in_threadgroup\b)\w+|\bmake_filled_simdgroup"
+    r"|\batomic_\w+|\bvec<|\bnumeric_limits\b|\bMETAL_FUNC\b|\bfast::|\bu?int(?:8|16|32|64)_t\b"
+    rf"|(?<!precise::)\b(?:{'|'.join(each for each in _FUNCTIONS if each not in _BROUGHT)})\("
+)
+"""What whoever compiles MSL for the model need not have in its own library."""
+
+
+def with_stdlib(source: str) -> str:
+    """A source behind the library where it uses what the compiler's own lacks, else as it is.
+
+    Lines are counted as before.
+    """
+    if not _USES.search(source):
+        return source
+    return f'{LIBRARY}\n{MARK}\n#line 1 "source0"\n{_INCLUDE.sub("", source)}'

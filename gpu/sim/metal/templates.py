@@ -1,0 +1,189 @@
+"""Templates of kernels: each instantiation as a kernel of its own.
+
+C++ for OpenCL, which sources are compiled as, has no templates of kernels, and no threadgroup
+memory but at the beginning of a kernel. So a template of a kernel becomes one of a plain function,
+its threadgroup memory that of the program, and an explicit instantiation a kernel that calls it
+("Metal Shading Language Specification", version 3.2, 5.1.1, 5.1.12 and 4.4).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.sim.metal.base import CompileMsl
+from gpu.sim.metal.stdlib import MARK, with_stdlib
+
+_OPENING: Final = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_INSTANCE: Final = re.compile(
+    r"\btemplate\s*\[\[\s*host_name\s*\(\s*\"(?P<host>[^\"]+)\"\s*\)\s*\]\]"
+    r"(?:\s*\[\[[^\]]*\]\]|\s*\b__kernel\b|\s*\bkernel\b)*\s*decltype\s*\(\s*(?P<name>\w+)\s*"
+)
+_TEMPLATE: Final = re.compile(r"\btemplate\s*<")
+_IS_KERNEL: Final = re.compile(r"\[\[[^\]]*\b(?:__)?kernel\b[^\]]*\]\]|\b__kernel\b")
+_HEAD: Final = re.compile(r"\bvoid\s+(?P<name>\w+)\s*\(")
+_HELD: Final = re.compile(
+    r"(?<=[;{}])(?P<space>\s*)(?:threadgroup|__local)\s+(?P<type>(?:typename\s+)?[\w:]+(?:\s*<[^;]*?>)?)\s+"
+    r"(?P<name>\w+)\s*(?P<sizes>(?:\[[^\];]+\]\s*)*);"
+)
+_VECTOR: Final = re.compile(r"\b(?:(?:metal|gpu_msl_metal)::)?vec\s*<")
+
+
+_OF_THREAD: Final = re.compile(r"(\)\s*(?:const\s*)?)\b__private\b(?=\s*(?:noexcept\s*)?[:{;])")
+"""What says that a method is of objects of a thread: clang makes no temporary ones by it."""
+_WITHOUT: Final = re.compile(r"\[\[.*?\]\]", re.DOTALL)
+_MOST: Final = re.compile(r"max_total_threads_per_threadgroup\s*\(([\w\s*]+)\)")
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A template of a kernel: its attributes, parameters of the template and of the kernel."""
+
+    attributes: str
+    of: tuple[tuple[str, str, str], ...]
+    listed: str
+
+
+def prepared(compile_msl: CompileMsl, source: str) -> str:
+    """A source as it is compiled: behind what it lacks, and without templates of kernels."""
+    text = with_stdlib(source)
+    if "host_name" not in source:
+        return text
+    done = compile_msl(text, ("-E", "-P"))
+    if isinstance(done, str):
+        return text
+    library, _, rest = done.decode().rpartition(f"{MARK}\n")
+    del library
+    return text.partition(MARK)[0] + MARK + "\n" + instantiated(rest)
+
+
+def instantiated(text: str) -> str:
+    """A preprocessed source with kernels in the place of templates of kernels."""
+    text = _vectors(_OF_THREAD.sub(r"\1", text))
+    templates: dict[str, _Template] = {}
+    text = "".join(_functions(text, templates))
+    parts, at = [], 0
+    for match in _INSTANCE.finditer(text):
+        given = _until(text, match.end())
+        end = text.index(";", match.end())
+        while text.count("<", match.end(), end) != text.count(">", match.end(), end):
+            end = text.index(";", end + 1)
+        parts += [text[at : match.start()], _kernel(match["host"], match["name"], given, templates)]
+        at = end + 1
+    return "".join([*parts, text[at:]])
+
+
+def _until(text: str, start: int) -> str:
+    """What stands in the bracket that begins at `start`."""
+    depth, at, first = 0, start, text[start]
+    while True:
+        depth += (text[at] == first) - (text[at] == _OPENING[first])
+        if not depth:
+            return text[start + 1 : at]
+        at += 1
+
+
+def _split(listed: str) -> list[str]:
+    found, depth, start = [], 0, 0
+    for at, letter in enumerate([*listed, ","]):
+        depth += (letter in "(<[{") - (letter in ")>]}")
+        if letter == "," and not depth:
+            found.append(listed[start:at].strip())
+            start = at + 1
+    return [each for each in found if each]
+
+
+def _vectors(text: str) -> str:
+    """Vectors that are made of several values by a function: C++ takes one alone."""
+    parts, at = [], 0
+    for match in _VECTOR.finditer(text):
+        given = _until(text, match.end() - 1)
+        end = match.end() + len(given) + 1
+        if match.start() < at or not re.match(r"\((?!\))", text[end:]):
+            continue
+        parts += [text[at : match.start()], f"gpu_msl_metal::vec_of<{given}>"]
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def _functions(text: str, templates: dict[str, _Template]) -> Iterator[str]:
+    """The text with functions for templates of kernels, which are noted."""
+    at = 0
+    for match in _TEMPLATE.finditer(text):
+        if match.start() < at:
+            continue
+        listed = _until(text, match.end() - 1)
+        begin = match.end() + len(listed) + 1
+        head = _HEAD.search(text, begin)
+        if head is None or not _IS_KERNEL.search(before := text[begin : head.start()]):
+            continue
+        if re.search(r"[;{]", before):
+            continue
+        parameters = _until(text, head.end() - 1)
+        body_at = text.index("{", head.end() + len(parameters))
+        body = _until(text, body_at)
+        end = body_at + len(body) + 2
+        templates[head["name"]] = _Template(before, tuple(_parameters(listed)), parameters)
+        plain = ", ".join(_WITHOUT.sub("", each) for each in _split(parameters))
+        yield text[at : match.start()]
+        yield f"template <{listed}> void {head['name']}({plain}) {{{_held(body)}}}"
+        at = end
+    yield text[at:]
+
+
+def _held(body: str) -> str:
+    """Threadgroup memory of a function as that of the program, which a reference names."""
+    number = 0
+
+    def refer(match: re.Match[str]) -> str:
+        nonlocal number
+        number += 1
+        kind = f"{match['type']} {match['sizes']}"
+        return (
+            f"{match['space']}__local {match['type']} (&{match['name']}) {match['sizes']} ="
+            f" gpu_msl_metal::held<{number}, {kind}>();"
+        )
+
+    return _HELD.sub(refer, "{" + body)[1:]
+
+
+def _parameters(listed: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, name and default of each parameter of a template."""
+    for each in _split(listed):
+        declared, _, default = each.partition("=")
+        kind, name = re.fullmatch(r"(.*?)\b(\w+)\s*", declared.strip(), re.DOTALL).groups()  # type: ignore[union-attr]
+        yield kind.strip(), name, default.strip()
+
+
+def _kernel(host: str, name: str, given: str, templates: dict[str, _Template]) -> str:
+    """A kernel that calls an instance, whose parameters are those of the template."""
+    template = templates[name]
+    values = _split(given)
+    lines = [f"namespace gpu_msl_{host} {{"]
+    for number, (kind, parameter, default) in enumerate(template.of):
+        value = values[number] if number < len(values) else default
+        if kind in ("typename", "class"):
+            lines.append(f"using {parameter} = {value};")
+        else:
+            lines.append(f"enum : {kind.replace('const', '')} {{ {parameter} = {value} }};")
+    bound = {each[1]: values[i] for i, each in enumerate(template.of) if i < len(values)}
+    names = [_WITHOUT.sub("", each).split()[-1].lstrip("*&") for each in _split(template.listed)]
+    lines += [
+        f"{_most_threads(template, bound)}__kernel void {host}({template.listed}) {{",
+        f"  {name}<{given}>({', '.join(names)});",
+        "}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _most_threads(template: _Template, bound: dict[str, str]) -> str:
+    """The attribute that limits threads, which is a product of numbers and parameters."""
+    match = _MOST.search(template.attributes)
+    if match is None:
+        return ""
+    factors = [bound.get(word.strip(), word.strip()) for word in match[1].split("*")]
+    return f"[[max_total_threads_per_threadgroup({math.prod(map(int, factors))})]] "
