@@ -19,7 +19,9 @@ from gpu.sim.metal.stdlib import MARK
 from gpu.sim.metal.templates import prepared
 
 CLANG_OPTIONS: Final = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
-GENERIC: Final = ("-Xclang", "-cl-ext=+__opencl_c_generic_address_space")
+GENERIC: Final = (
+    *("-Xclang", "-cl-ext=+__opencl_c_generic_address_space"), "-Wno-c++11-narrowing",
+)  # fmt: skip
 """Without pointers to any address space clang cannot make temporary objects of classes."""
 LIBRARY_DOMAIN: Final = "MTLLibraryErrorDomain"
 COMPUTE_DOMAIN: Final = "AGXMetalG13X"

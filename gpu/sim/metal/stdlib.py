@@ -43,8 +43,19 @@ template <class To, class From> inline To gpu_msl_bits(From from) {
 #define as_type gpu_msl_bits
 #define METAL_FUNC inline __attribute__((always_inline))
 #define __METAL__ 1
-#define __METAL_VERSION__ 310
+#define __METAL_VERSION__ 320
 #define METAL_VERSION_MAJOR 3
+#define M_E_F 2.71828182845904523536f
+#define M_PI_F 3.14159265358979323846f
+#define M_PI_2_F 1.57079632679489661923f
+#define M_LN2_F 0.69314718055994530942f
+#define M_LN10_F 2.30258509299404568402f
+#define M_SQRT2_F 1.41421356237309504880f
+#define NAN __builtin_nanf("")
+#define INFINITY __builtin_inff()
+#define FLT_MAX 3.40282347e+38f
+#define FLT_MIN 1.17549435e-38f
+typedef uchar2 bool2; typedef uchar3 bool3; typedef uchar4 bool4;
 typedef char int8_t; typedef uchar uint8_t; typedef short int16_t; typedef ushort uint16_t;
 typedef int int32_t; typedef uint uint32_t; typedef long int64_t; typedef ulong uint64_t;
 typedef ulong size_t; typedef long ptrdiff_t;
@@ -106,6 +117,9 @@ template <bool v, class A, class B> using conditional_t = typename conditional<v
 template <class A, class B> struct is_same : false_type {};
 template <class A> struct is_same<A, A> : true_type {};
 template <class A, class B> constexpr constant bool is_same_v = is_same<A, B>::value;
+template <class... B> struct disjunction : bool_constant<(B::value || ...)> {};
+template <class... B> struct conjunction : bool_constant<(B::value && ...)> {};
+template <class... B> using _disjunction = disjunction<B...>;
 template <class T> struct remove_const { typedef T type; };
 template <class T> struct remove_const<const T> { typedef T type; };
 template <class T> struct remove_volatile { typedef T type; };
@@ -166,10 +180,23 @@ template <> struct numeric_limits<bfloat> {
   static constexpr bfloat infinity() { return bfloat(__builtin_inff()); }
   static constexpr bfloat quiet_NaN() { return bfloat(__builtin_nanf("")); }
 };
+struct os_log {
+  constexpr os_log(const constant char *, const constant char *) constant {}
+  template <class... T> void log_debug(const constant char *, T...) const constant {}
+  template <class... T> void log_info(const constant char *, T...) const constant {}
+  template <class... T> void log_error(const constant char *, T...) const constant {}
+};
+template <class T, size_t N> struct array {
+  T held[N];
+  T operator[](size_t at) const { return held[at]; }
+  thread T &operator[](size_t at) thread { return held[at]; }
+};
 """
 _FLOATS: Final = """
-namespace precise {}
 inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+inline half rsqrt(half x) { return (half)rsqrt((float)x); }
+namespace precise { using gpu_msl_metal::rsqrt; }
+namespace fast { using gpu_msl_metal::rsqrt; }
 inline float exp10(float x) { return __builtin_powf(10.0f, x); }
 inline float fract(float x) { return __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f); }
 inline float sinpi(float x) { return __builtin_sinf(3.14159265358979f * x); }
@@ -392,20 +419,32 @@ template <class D, class A, class B> inline void simdgroup_multiply(
 _ATOMICS: Final = """
 enum memory_order { memory_order_relaxed };
 template <class T> struct atomic { T held; };
+template <class T> using Word = conditional_t<sizeof(T) == 4, uint, ulong>;
 #define atomic_int atomic<int>
 #define atomic_uint atomic<uint>
 #define atomic_float atomic<float>
 #define ATOMICS(space)                                                                        \\
-  template <class T> inline T atomic_load_explicit(const volatile space atomic<T> *at, memory_order) { \\
-    T read; __atomic_load((volatile space T *)&at->held, &read, 0); return read;              \\
+  template <class T> inline T atomic_load_explicit(                                           \\
+      const volatile space atomic<T> *at, memory_order) {                                     \\
+    return as_type<T>(__atomic_load_n((const volatile space Word<T> *)&at->held, 0));         \\
   }                                                                                           \\
   template <class T> inline void atomic_store_explicit(                                       \\
       volatile space atomic<T> *at, T value, memory_order) {                                  \\
-    __atomic_store(&at->held, &value, 0);                                                     \\
+    __atomic_store_n((volatile space Word<T> *)&at->held, as_type<Word<T>>(value), 0);        \\
   }                                                                                           \\
   template <class T> inline bool atomic_compare_exchange_weak_explicit(                       \\
       volatile space atomic<T> *at, thread T *seen, T value, memory_order, memory_order) {    \\
-    return __atomic_compare_exchange(&at->held, seen, &value, true, 0, 0);                    \\
+    Word<T> before = as_type<Word<T>>(*seen);                                                 \\
+    Word<T> found = __sync_val_compare_and_swap(                                              \\
+        (volatile space Word<T> *)&at->held, before, as_type<Word<T>>(value));                \\
+    *seen = as_type<T>(found);                                                                \\
+    return found == before;                                                                   \\
+  }                                                                                           \\
+  template <class T> inline T atomic_exchange_explicit(                                       \\
+      volatile space atomic<T> *at, T value, memory_order order) {                            \\
+    T before = atomic_load_explicit(at, order);                                               \\
+    while (!atomic_compare_exchange_weak_explicit(at, &before, value, order, order)) {}       \\
+    return before;                                                                            \\
   }                                                                                           \\
   FETCH(space, add, a + b) FETCH(space, sub, a - b) FETCH(space, and, a & b)                  \\
   FETCH(space, or, a | b) FETCH(space, xor, a ^ b)                                            \\

@@ -12,9 +12,11 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from gpu.sim.metal.base import CompileMsl
+from gpu.sim.metal.source import SourceError
 from gpu.sim.metal.stdlib import MARK, with_stdlib
 
 _OPENING: Final = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -32,8 +34,10 @@ _HELD: Final = re.compile(
 _VECTOR: Final = re.compile(r"\b(?:(?:metal|gpu_msl_metal)::)?vec\s*<")
 
 
-_OF_THREAD: Final = re.compile(r"(\)\s*(?:const\s*)?)\b__private\b(?=\s*(?:noexcept\s*)?[:{;])")
-"""What says that a method is of objects of a thread: clang makes no temporary ones by it."""
+_OF_THREAD: Final = re.compile(r"(\))\s*\b__private\b(?=\s*(?::[^:]|\{\s*\}))")
+"""What says that a constructor is of objects of a thread: clang makes no temporary ones by it."""
+_FUNCTION_CONSTANT: Final = re.compile(r"(__constant\s+\w+\s+\w+)\s*\[\[\s*function_constant[^\]]*\]\]")
+"""No function is specialised here: what uses such a constant cannot be loaded."""
 _WITHOUT: Final = re.compile(r"\[\[.*?\]\]", re.DOTALL)
 _MOST: Final = re.compile(r"max_total_threads_per_threadgroup\s*\(([\w\s*]+)\)")
 
@@ -63,6 +67,7 @@ def prepared(compile_msl: CompileMsl, source: str) -> str:
 def instantiated(text: str) -> str:
     """A preprocessed source with kernels in the place of templates of kernels."""
     text = _vectors(_OF_THREAD.sub(r"\1", text))
+    text = _FUNCTION_CONSTANT.sub(r"extern \1", text)
     templates: dict[str, _Template] = {}
     text = "".join(_functions(text, templates))
     parts, at = [], 0
@@ -76,24 +81,35 @@ def instantiated(text: str) -> str:
     return "".join([*parts, text[at:]])
 
 
+def _depths(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Places of a text, each with how many brackets are open behind it.
+
+    A sign of less is one behind a word or where the text begins, and where no other one is open.
+    """
+    open_ones: list[str] = []
+    for at in range(start, len(text)):
+        letter = text[at]
+        is_angle = letter == "<" and (at == start or re.match(r"\w", text[at - 1]))
+        if letter in "([{" or (is_angle and open_ones[-1:] in ([], ["<"])):
+            open_ones.append(letter)
+        elif open_ones and letter == _OPENING[open_ones[-1]]:
+            open_ones.pop()
+        yield at, len(open_ones)
+
+
 def _until(text: str, start: int) -> str:
-    """What stands in the bracket that begins at `start`."""
-    depth, at, first = 0, start, text[start]
-    while True:
-        depth += (text[at] == first) - (text[at] == _OPENING[first])
+    """What stands in the bracket that begins at `start`. Raises SourceError where it is open."""
+    for at, depth in _depths(text, start):
         if not depth:
             return text[start + 1 : at]
-        at += 1
+    raise SourceError(f"a bracket does not end: {text[start : start + 40]}")
 
 
 def _split(listed: str) -> list[str]:
-    found, depth, start = [], 0, 0
-    for at, letter in enumerate([*listed, ","]):
-        depth += (letter in "(<[{") - (letter in ")>]}")
-        if letter == "," and not depth:
-            found.append(listed[start:at].strip())
-            start = at + 1
-    return [each for each in found if each]
+    commas = [at for at, depth in _depths(listed) if not depth and listed[at] == ","]
+    cuts = [-1, *commas, len(listed)]
+    parts = [listed[a + 1 : b].strip() for a, b in pairwise(cuts)]
+    return [part for part in parts if part]
 
 
 def _vectors(text: str) -> str:

@@ -142,7 +142,11 @@ def logsumexp(run: Kernels, rng: np.random.Generator) -> None:
 
 
 def _product(run: Kernels, rng: np.random.Generator, transposed: bool) -> None:
+    """Of whole blocks of results: at edges gemv writes some twice, and in gemv_t only some of the
+    threads are at a barrier. The model tells of both, and what it tells of is no test of numbers.
+    """
     rows, columns = (int(each) for each in rng.integers(40, 150, 2))
+    rows, columns = (rows, columns // 32 * 32) if transposed else (rows // 16 * 16, columns)
     matrix = rng.standard_normal((rows, columns)).astype(np.float32)
     vector = rng.standard_normal(rows if transposed else columns).astype(np.float32)
     out = np.zeros(columns if transposed else rows, np.float32)
@@ -198,8 +202,9 @@ def block_argsort(run: Kernels, rng: np.random.Generator) -> None:
 def contiguous_scan(run: Kernels, rng: np.random.Generator) -> None:
     x = rng.integers(-1000, 1000, (3, rng.integers(200, 900))).astype(np.int32)
     given = x, np.zeros_like(x), _long(x.shape[1])
+    # 32 SIMD-groups: of fewer it reads sums that none has written, and uses none of them
     name = "contiguous_scan<int, int, CumSum<int>, 4, true, false>"
-    found = run(["scan.h"], name, given, (1, x.shape[0], 1), (64,))
+    found = run(["scan.h"], name, given, (1, x.shape[0], 1), (1024,))
     np.testing.assert_array_equal(found[1], np.cumsum(x, 1, dtype=np.int32))
 
 
@@ -208,7 +213,7 @@ def reversed_scan_of_products(run: Kernels, rng: np.random.Generator) -> None:
     x = rng.uniform(0.9, 1.1, (2, rng.integers(100, 300))).astype(np.float32)
     given = x, np.zeros_like(x), _long(x.shape[1])
     name = "contiguous_scan<float, float, CumProd<float>, 4, false, true>"
-    found = run(["scan.h"], name, given, (1, x.shape[0], 1), (96,))
+    found = run(["scan.h"], name, given, (1, x.shape[0], 1), (1024,))
     after = np.cumprod(x[:, ::-1], 1)[:, ::-1]
     wanted = np.concatenate([after[:, 1:], np.ones((2, 1), np.float32)], 1)
     np.testing.assert_allclose(found[1], wanted, rtol=1e-5)
@@ -221,7 +226,7 @@ def strided_scan(run: Kernels, rng: np.random.Generator) -> None:
         _long, (len(x), x.shape[1], x.shape[1] // 32)
     )
     name = "strided_scan<int, int, CumMax<int>, 4, true, false>"
-    found = run(["scan.h"], name, given, (x.shape[1] // 32, 1, 1), (256,))
+    found = run(["scan.h"], name, given, (1, x.shape[1] // 32, 1), (256,))
     np.testing.assert_array_equal(found[1], np.maximum.accumulate(x, 0))
 
 
