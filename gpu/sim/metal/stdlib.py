@@ -19,7 +19,7 @@ from typing import Final
 
 MARK: Final = "#pragma gpu_msl_source"
 """What stands between the library and a source."""
-_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_\w+>", re.MULTILINE)
+_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:metal_\w+|simd/simd\.h)>", re.MULTILINE)
 _REAL: Final = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp", "exp2"),
     *("fabs", "floor", "log", "log10", "log2", "rint", "round", "sin", "sinh", "sqrt", "tan"),
@@ -85,6 +85,7 @@ namespace metal {
 template <class T, int N> using Vector = T __attribute__((ext_vector_type(N)));
 template <class T> struct Lane { typedef T type; };
 template <> struct Lane<bfloat> { typedef ushort type; };
+template <> struct Lane<bool> { typedef uchar type; };
 template <class T, int N> using vec = Vector<typename Lane<T>::type, N>;
 template <class T, int N, class... From> constexpr vec<T, N> vec_of(From... from) {
   return vec<T, N>{T(from)...};
@@ -195,8 +196,11 @@ template <class T, size_t N> struct array {
 _FLOATS: Final = """
 inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 inline half rsqrt(half x) { return (half)rsqrt((float)x); }
-namespace precise { using gpu_msl_metal::rsqrt; }
-namespace fast { using gpu_msl_metal::rsqrt; }
+#define ALSO(space) namespace space { using gpu_msl_metal::rsqrt; using gpu_msl_metal::min; \\
+  using gpu_msl_metal::max; using gpu_msl_metal::clamp; using gpu_msl_metal::abs; }
+ALSO(precise)
+ALSO(fast)
+#undef ALSO
 inline float exp10(float x) { return __builtin_powf(10.0f, x); }
 inline float fract(float x) { return __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f); }
 inline float sinpi(float x) { return __builtin_sinf(3.14159265358979f * x); }
@@ -226,6 +230,36 @@ template <class T, int N> inline T length_squared(Vector<T, N> x) { return dot(x
 template <class T, int N> inline T length(Vector<T, N> x) { return __builtin_sqrtf(dot(x, x)); }
 template <class T, int N> inline T distance(Vector<T, N> x, Vector<T, N> y) { return length(x - y); }
 template <class T, int N> inline Vector<T, N> normalize(Vector<T, N> x) { return x / length(x); }
+template <class T, int Columns, int Rows> struct matrix {
+  Vector<T, Rows> columns[Columns];
+  Vector<T, Rows> operator[](int at) const { return columns[at]; }
+  thread Vector<T, Rows> &operator[](int at) thread { return columns[at]; }
+};
+template <class T, int C, int R> inline Vector<T, R> operator*(matrix<T, C, R> m, Vector<T, C> v) {
+  Vector<T, R> sum = m.columns[0] * v[0];
+  for (int i = 1; i < C; i++) sum += m.columns[i] * v[i];
+  return sum;
+}
+template <class T, int C, int R> inline Vector<T, C> operator*(Vector<T, R> v, matrix<T, C, R> m) {
+  Vector<T, C> made;
+  for (int i = 0; i < C; i++) made[i] = dot(v, m.columns[i]);
+  return made;
+}
+template <class T, int C, int K, int R>
+inline matrix<T, C, R> operator*(matrix<T, K, R> a, matrix<T, C, K> b) {
+  matrix<T, C, R> made;
+  for (int i = 0; i < C; i++) made.columns[i] = a * b.columns[i];
+  return made;
+}
+template <class T, int C, int R> inline matrix<T, R, C> transpose(matrix<T, C, R> m) {
+  matrix<T, R, C> made;
+  for (int i = 0; i < R; i++)
+    for (int j = 0; j < C; j++) made.columns[i][j] = m.columns[j][i];
+  return made;
+}
+typedef matrix<float, 2, 2> float2x2;
+typedef matrix<float, 3, 3> float3x3;
+typedef matrix<float, 4, 4> float4x4;
 template <class T, class U> inline T mulhi(T x, U y) {
   return (T)(((__int128)x * (__int128)y) >> (8 * sizeof(T)));
 }
@@ -540,7 +574,7 @@ _FUNCTIONS: Final = (
 _BROUGHT: Final = ("fabs", "floor", "rint", "trunc")
 _USES: Final = re.compile(
     r"\bsimd_(?!shuffle_xor\b)\w+|\bsimdgroup_(?!index_in_threadgroup\b)\w+|\bmake_filled_simdgroup"
-    r"|\batomic_\w+|\bvec<|\bnumeric_limits\b|\bMETAL_FUNC\b|\bfast::|\bu?int(?:8|16|32|64)_t\b"
+    r"|<simd/|\batomic_\w+|\bvec<|\bnumeric_limits\b|\bMETAL_FUNC\b|\bfast::|\bu?int(?:8|16|32|64)_t\b"
     rf"|(?<!precise::)\b(?:{'|'.join(each for each in _FUNCTIONS if each not in _BROUGHT)})\("
 )
 """What whoever compiles MSL for the model need not have in its own library."""

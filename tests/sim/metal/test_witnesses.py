@@ -14,6 +14,7 @@ import pytest
 
 from sim.metal.mlx_kernels import CASES, Kernels
 from sim.metal.raw_metal import RawMetal
+from sim.metal.shaders import SHADERS, THREADS
 
 GIVEN = Path(os.environ.get("METAL_WITNESSES", "given/metal"))
 
@@ -30,3 +31,22 @@ def given(pattern: str) -> Path:
 def test_kernels_of_mlx(metal: RawMetal, seed: int, name: str) -> None:
     wheel = given("mlx_metal-*.whl")
     CASES[name](Kernels(metal, wheel), np.random.default_rng([seed, len(name)]))
+
+
+@pytest.mark.parametrize("name", SHADERS)
+def test_msl_of_spirv_cross(
+    metal: RawMetal, seed: int, name: str, tmp_path: Path, need: Callable[[str], None]
+) -> None:
+    need("spirv-cross")
+    shader = SHADERS[name]
+    arrays = shader.given(np.random.default_rng([seed, len(name)]))
+    pipeline = metal.pipeline(shader.msl(tmp_path), "main0")
+    assert pipeline
+    buffers = [metal.buffer(each.nbytes) for each in arrays]
+    for buffer, each in zip(buffers, arrays, strict=True):
+        metal.floats(buffer, each.dtype)[:] = each
+    done = metal.run(pipeline, buffers, shader.groups, THREADS)
+    assert metal.send(done, "status") == 4, metal.error(done)
+    found = metal.floats(buffers[-1], arrays[-1].dtype)
+    np.testing.assert_allclose(found, shader.wanted(*arrays[:-1]), rtol=2e-5, atol=2e-5)
+    metal.release(pipeline, *buffers)
