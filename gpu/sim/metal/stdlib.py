@@ -573,8 +573,10 @@ _FUNCTIONS: Final = (
 )  # fmt: skip
 _BROUGHT: Final = ("fabs", "floor", "rint", "trunc")
 _USES: Final = re.compile(
-    r"\bsimd_(?!shuffle_xor\b)\w+|\bsimdgroup_(?!index_in_threadgroup\b)\w+|\bmake_filled_simdgroup"
-    r"|<simd/|\batomic_\w+|\bvec<|\bnumeric_limits\b|\bMETAL_FUNC\b|\bfast::|\bu?int(?:8|16|32|64)_t\b"
+    r"\bsimd_(?!shuffle_xor\b)\w+|\bsimdgroup_(?!index_in_threadgroup\b)\w+|<simd/"
+    r"|\bmake_filled_simdgroup_matrix\b|\batomic_\w+|\bvec<|\bnumeric_limits\b|\bMETAL_FUNC\b"
+    r"|\bfast::|\bprecise::(?!sqrt\b)|\bu?int(?:8|16|32|64)_t\b|\bbfloat\b|\bbool[234]\b"
+    r"|\bfloat[234]x[234]\b|\b(?:INFINITY|NAN|FLT_MAX|FLT_MIN|M_\w+_F|size_t)\b"
     rf"|(?<!precise::)\b(?:{'|'.join(each for each in _FUNCTIONS if each not in _BROUGHT)})\("
 )
 """What whoever compiles MSL for the model need not have in its own library."""
