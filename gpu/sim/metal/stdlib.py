@@ -19,7 +19,9 @@ from typing import Final
 
 MARK: Final = "#pragma gpu_msl_source"
 """What stands between the library and a source."""
-_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:metal_\w+|simd/simd\.h)>", re.MULTILINE)
+_INCLUDE: Final = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*<(?:metal_\w+|simd/simd\.h)>", re.MULTILINE
+)
 _REAL: Final = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp", "exp2"),
     *("fabs", "floor", "log", "log10", "log2", "rint", "round", "sin", "sinh", "sqrt", "tan"),

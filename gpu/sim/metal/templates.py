@@ -36,7 +36,9 @@ _VECTOR: Final = re.compile(r"\b(?:(?:metal|gpu_msl_metal)::)?vec\s*<")
 
 _OF_THREAD: Final = re.compile(r"(\))\s*\b__private\b(?=\s*(?::[^:]|\{\s*\}))")
 """What says that a constructor is of objects of a thread: clang makes no temporary ones by it."""
-_FUNCTION_CONSTANT: Final = re.compile(r"(__constant\s+\w+\s+\w+)\s*\[\[\s*function_constant[^\]]*\]\]")
+_FUNCTION_CONSTANT: Final = re.compile(
+    r"(__constant\s+\w+\s+\w+)\s*\[\[\s*function_constant[^\]]*\]\]"
+)
 """No function is specialised here: what uses such a constant cannot be loaded."""
 _WITHOUT: Final = re.compile(r"\[\[.*?\]\]", re.DOTALL)
 _MOST: Final = re.compile(r"max_total_threads_per_threadgroup\s*\(([\w\s*]+)\)")

@@ -222,8 +222,10 @@ def reversed_scan_of_products(run: Kernels, rng: np.random.Generator) -> None:
 @case
 def strided_scan(run: Kernels, rng: np.random.Generator) -> None:
     x = rng.integers(-99, 99, (int(rng.integers(40, 120)), 32 * int(rng.integers(1, 3))))
-    given = x.astype(np.int32), np.zeros(x.shape, np.int32), *map(
-        _long, (len(x), x.shape[1], x.shape[1] // 32)
+    given = (
+        x.astype(np.int32),
+        np.zeros(x.shape, np.int32),
+        *map(_long, (len(x), x.shape[1], x.shape[1] // 32)),
     )
     name = "strided_scan<int, int, CumMax<int>, 4, true, false>"
     found = run(["scan.h"], name, given, (1, x.shape[1] // 32, 1), (256,))
