@@ -117,6 +117,12 @@ class Library(Owned):
     def new_function(self, name: NSString) -> Function | None:
         """A kernel; nil where there is none of that name."""
         kernel = self.kernels.get(name.text)
+        if lacking := self.program.lacking(name.text):
+            raise Misuse(
+                "function-constants",
+                f"{name.text} uses {', '.join(lacking)}, whose value nobody gave: this model has no"
+                " functions that are specialised",
+            )
         return None if kernel is None else Function(self, kernel)
 
 

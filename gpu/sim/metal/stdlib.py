@@ -331,9 +331,9 @@ inline bool simd_is_first() {
 struct simd_vote {
   typedef ulong vote_t;
   ulong votes;
-  explicit constexpr operator ulong() const thread { return votes; }
-  bool all() const thread { return votes == 0xffffffff; }
-  bool any() const thread { return votes != 0; }
+  explicit constexpr operator ulong() const { return votes; }
+  bool all() const { return votes == 0xffffffff; }
+  bool any() const { return votes != 0; }
 };
 inline simd_vote simd_ballot(bool value) {
   Lanes<uint> lanes = gather((uint)value);
@@ -455,6 +455,10 @@ template <class D, class A, class B> inline void simdgroup_multiply(
 _ATOMICS: Final = """
 enum memory_order { memory_order_relaxed };
 template <class T> struct atomic { T held; };
+template struct atomic<int>;
+template struct atomic<uint>;
+template struct atomic<ulong>;
+template struct atomic<float>;
 template <class T> using Word = conditional_t<sizeof(T) == 4, uint, ulong>;
 #define atomic_int atomic<int>
 #define atomic_uint atomic<uint>
@@ -576,7 +580,7 @@ _FUNCTIONS: Final = (
 _BROUGHT: Final = ("fabs", "floor", "rint", "trunc")
 _USES: Final = re.compile(
     r"\bsimd_(?!shuffle_xor\b)\w+|\bsimdgroup_(?!index_in_threadgroup\b)\w+|<simd/"
-    r"|\bmake_filled_simdgroup_matrix\b|\batomic_\w+|\bvec<|\bnumeric_limits\b|\bMETAL_FUNC\b"
+    r"|\bhost_name\b|\bmake_filled_simdgroup_matrix\b|\batomic_\w+|\bvec<|\bnumeric_limits\b|\bMETAL_FUNC\b"
     r"|\bfast::|\bprecise::(?!sqrt\b)|\bu?int(?:8|16|32|64)_t\b|\bbfloat\b|\bbool[234]\b"
     r"|\bfloat[234]x[234]\b|\b(?:INFINITY|NAN|FLT_MAX|FLT_MIN|M_\w+_F|size_t)\b"
     rf"|(?<!precise::)\b(?:{'|'.join(each for each in _FUNCTIONS if each not in _BROUGHT)})\("

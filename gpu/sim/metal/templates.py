@@ -187,7 +187,8 @@ def _kernel(host: str, name: str, given: str, templates: dict[str, _Template]) -
             lines.append(f"using {parameter} = {value};")
         else:
             lines.append(f"enum : {kind.replace('const', '')} {{ {parameter} = {value} }};")
-    bound = {each[1]: values[i] for i, each in enumerate(template.of) if i < len(values)}
+    bound = dict(zip((each[1] for each in template.of), values, strict=False))
+    bound = {**{name: default for _, name, default in template.of}, **bound}
     names = [_WITHOUT.sub("", each).split()[-1].lstrip("*&") for each in _split(template.listed)]
     lines += [
         f"{_most_threads(template, bound)}__kernel void {host}({template.listed}) {{",

@@ -69,7 +69,9 @@ class MetalProgram(tinygrad.device.Program):  # type: ignore[misc]
             for index, (buffer, offset) in enumerate(bufs):
                 told = "setBuffer:offset:atIndex:"
                 METAL.send(encoder, told, buffer, offset, index, result=None)
-            for value, (_name, index, kind, _shape) in zip(vals, self.signature[len(bufs) :], strict=False):
+            for value, (_name, index, kind, _shape) in zip(
+                vals, self.signature[len(bufs) :], strict=False
+            ):
                 data = int(value).to_bytes(kind.itemsize, "little", signed=True)
                 METAL.set_bytes(encoder, data, index)
             METAL.dispatch(encoder, size(*global_size), size(*local_size))

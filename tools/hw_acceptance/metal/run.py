@@ -16,6 +16,7 @@ from typing import Any, Final
 from gpu.core.errors import InvalidValue
 from gpu.core.files import atomic_file
 from gpu.sim.metal.chips import CHIPS
+from gpu.sim.worlds import parse_setting
 from tools.hw_acceptance.amd.environment import describe_tree
 from tools.hw_acceptance.metal.steps import STEPS
 from tools.hw_acceptance.model import Outcome, Report, Result
@@ -43,7 +44,7 @@ def command(options: argparse.Namespace) -> int:
         print(_RESULT + json.dumps(STEPS[options.step].run()), flush=True)
         return 0
     chips = [*CHIPS]
-    if options.sim and not set(options.sim.split(",")) <= set(chips):
+    if options.sim and not set(parse_setting(options.sim)[0]) <= CHIPS.keys():
         raise InvalidValue(f"--sim {options.sim}: there are models of {', '.join(chips)}")
     if not options.sim and platform.system() != "Darwin":
         print(f"There is no Metal on {platform.system()}: --sim {chips[0]} rehearses on a model.")
