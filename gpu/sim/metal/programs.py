@@ -230,7 +230,11 @@ def new_library(
     device: Gpu, source: NSString, options: MTLCompileOptions | None, error: int
 ) -> Library | None:
     """Compiles a source; where it is refused nil, and an error."""
-    text = prepared(device.compile_msl, source.text)
+    try:
+        text = prepared(device.compile_msl, source.text)
+    except SourceError as refused:
+        _fail(device, error, str(refused))
+        return None
     options_of_clang = (*CLANG_OPTIONS, *(GENERIC if MARK in text else ()))
     compiled = device.compile_msl(text, options_of_clang)
     if isinstance(compiled, str):

@@ -28,8 +28,8 @@ _TEMPLATE: Final = re.compile(r"\btemplate\s*<")
 _IS_KERNEL: Final = re.compile(r"\[\[[^\]]*\b(?:__)?kernel\b[^\]]*\]\]|\b__kernel\b")
 _HEAD: Final = re.compile(r"\bvoid\s+(?P<name>\w+)\s*\(")
 _HELD: Final = re.compile(
-    r"(?<=[;{}])(?P<space>\s*)(?:threadgroup|__local)\s+(?P<type>(?:typename\s+)?[\w:]+(?:\s*<[^;]*?>)?)\s+"
-    r"(?P<name>\w+)\s*(?P<sizes>(?:\[[^\];]+\]\s*)*);"
+    r"(?<=[;{}])(?P<space>\s*)(?:threadgroup|__local)\s+(?P<type>"
+    r"(?:typename\s+)?[\w:]+(?:\s*<[^;]*?>)?)\s+(?P<name>\w+)\s*(?P<sizes>(?:\[[^\];]+\]\s*)*);"
 )
 _VECTOR: Final = re.compile(r"\b(?:(?:metal|gpu_msl_metal)::)?vec\s*<")
 
@@ -54,16 +54,18 @@ class _Template:
 
 
 def prepared(compile_msl: CompileMsl, source: str) -> str:
-    """A source as it is compiled: behind what it lacks, and without templates of kernels."""
+    """A source as it is compiled: behind what it lacks, and without templates of kernels.
+
+    Raises SourceError for templates that are not understood.
+    """
     text = with_stdlib(source)
     if "host_name" not in source:
         return text
     done = compile_msl(text, ("-E", "-P"))
     if isinstance(done, str):
         return text
-    library, _, rest = done.decode().rpartition(f"{MARK}\n")
-    del library
-    return text.partition(MARK)[0] + MARK + "\n" + instantiated(rest)
+    preprocessed = done.decode().rpartition(f"{MARK}\n")[2]
+    return text.partition(MARK)[0] + MARK + "\n" + instantiated(preprocessed)
 
 
 def instantiated(text: str) -> str:
@@ -74,12 +76,13 @@ def instantiated(text: str) -> str:
     text = "".join(_functions(text, templates))
     parts, at = [], 0
     for match in _INSTANCE.finditer(text):
-        given = _until(text, match.end())
-        end = text.index(";", match.end())
-        while text.count("<", match.end(), end) != text.count(">", match.end(), end):
-            end = text.index(";", end + 1)
-        parts += [text[at : match.start()], _kernel(match["host"], match["name"], given, templates)]
-        at = end + 1
+        host, name, given = match["host"], match["name"], _until(text, match.end())
+        if name not in templates:
+            raise SourceError(f"{host} is an instance of {name}, which is no template of a kernel")
+        parts += [text[at : match.start()], _kernel(host, name, given, templates[name])]
+        # Behind the type stands the name with the same arguments.
+        again = text.index("<", match.end() + len(given) + 2)
+        at = text.index(";", again + len(_until(text, again))) + 1
     return "".join([*parts, text[at:]])
 
 
@@ -169,16 +172,17 @@ def _held(body: str) -> str:
 
 
 def _parameters(listed: str) -> Iterator[tuple[str, str, str]]:
-    """Kind, name and default of each parameter of a template."""
+    """Kind, name and default of each parameter of a template. Raises SourceError."""
     for each in _split(listed):
         declared, _, default = each.partition("=")
-        kind, name = re.fullmatch(r"(.*?)\b(\w+)\s*", declared.strip(), re.DOTALL).groups()  # type: ignore[union-attr]
-        yield kind.strip(), name, default.strip()
+        match = re.fullmatch(r"(.*?)\b(\w+)\s*", declared.strip(), re.DOTALL)
+        if match is None:
+            raise SourceError(f"a parameter of a template is not understood: {each}")
+        yield match[1].strip(), match[2], default.strip()
 
 
-def _kernel(host: str, name: str, given: str, templates: dict[str, _Template]) -> str:
+def _kernel(host: str, name: str, given: str, template: _Template) -> str:
     """A kernel that calls an instance, whose parameters are those of the template."""
-    template = templates[name]
     values = _split(given)
     lines = [f"namespace gpu_msl_{host} {{"]
     for number, (kind, parameter, default) in enumerate(template.of):
@@ -200,9 +204,11 @@ def _kernel(host: str, name: str, given: str, templates: dict[str, _Template]) -
 
 
 def _most_threads(template: _Template, bound: dict[str, str]) -> str:
-    """The attribute that limits threads, which is a product of numbers and parameters."""
+    """What limits threads: a product of numbers and parameters. Raises SourceError."""
     match = _MOST.search(template.attributes)
     if match is None:
         return ""
     factors = [bound.get(word.strip(), word.strip()) for word in match[1].split("*")]
+    if not all(each.isdecimal() for each in factors):
+        raise SourceError(f"{match[0]} is no number: {' * '.join(factors)}")
     return f"[[max_total_threads_per_threadgroup({math.prod(map(int, factors))})]] "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -159,3 +160,23 @@ def test_a_constant_that_nobody_gave_is_told(raw: RawMetal, broken: Callable[[st
     function = raw.send(library, "newFunctionWithName:", raw.string("s"))
     assert not function
     assert "shift" in broken("function-constants")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ('template [[host_name("x")]] [[kernel]] decltype(other<int>) other<int>;', "no template"),
+        (
+            "template <int n> [[kernel, max_total_threads_per_threadgroup(n * m)]] void "
+            "bad(device int *out [[buffer(0)]]) {}\n"
+            'template [[host_name("x")]] [[kernel]] decltype(bad<2>) bad<2>;',
+            "is no number: 2 . m",
+        ),
+    ],
+)
+def test_templates_that_are_not_understood_are_errors(
+    metal: RawMetal, more: str, told: str
+) -> None:
+    library, error = metal.library(f"{_HEAD}{more}\n")
+    assert not library
+    assert re.search(told, metal.told(error)[2])

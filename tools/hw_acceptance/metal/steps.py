@@ -237,10 +237,7 @@ def speed() -> Facts:
 @_step("words of Apple's compiler become a typed error that names the line")
 def refusals() -> Facts:
     """A kernel that is no MSL."""
-    wrong = gpu.kernel(
-        {"metal": "\nout[global_id] = nothing_of_that_name;"},
-        outputs=lambda a: (a.shape, a.dtype), grid=lambda a: 1, block=64, name="wrong",
-    )  # fmt: skip
+    wrong = _block("\nout[global_id] = nothing_of_that_name;", "wrong")
     try:
         wrong(Tensor.arange(64).realize()).numpy()
     except CompileError as error:
@@ -254,10 +251,7 @@ def refusals() -> Facts:
 )
 def faults() -> Facts:
     """A write 512 MiB behind its memory."""
-    away = gpu.kernel(
-        {"metal": "out[global_id + (1 << 27)] = a[global_id];"},
-        outputs=lambda a: (a.shape, a.dtype), grid=lambda a: 1, block=64, name="away",
-    )  # fmt: skip
+    away = _block("out[global_id + (1 << 27)] = a[global_id];", "away")
     try:
         away(Tensor.arange(64).realize()).numpy()
         told = "no error: the write went somewhere"
@@ -265,6 +259,18 @@ def faults() -> Facts:
         told = str(error)[:600]
     _require((Tensor([1.0]) + 1).item() == 2.0, "the device does not go on")
     return {"message": told}
+
+
+def _block(body: str, name: str) -> Callable[[Tensor], Tensor]:
+    """A kernel of one threadgroup of 64 threads."""
+    made: Callable[[Tensor], Tensor] = gpu.kernel(
+        {"metal": body},
+        outputs=lambda a: (a.shape, a.dtype),
+        grid=lambda a: 1,
+        block=64,
+        name=name,
+    )
+    return made
 
 
 def _best(run: Callable[[], object], times: int) -> float:
