@@ -47,6 +47,11 @@ def attention_scores() -> Tensor:
     return memory(96, 33, 40) @ memory(96, 40, 33)
 
 
+def narrow_rows() -> Tensor:
+    """Rows that are narrower than a vector, with what they and their columns share."""
+    return (memory(1 << 16, 3) * memory(3) + memory(1 << 16, 1)).exp()
+
+
 def gradient_of_weight(side: int) -> Tensor:
     """The product of a transposed matrix and itself: many rows, few columns."""
     x = memory(65536, side)
@@ -80,6 +85,8 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "row sums": lambda: memory(2048, 2048).sum(1),
     "column sums": lambda: memory(2048, 2048).sum(0),
     "gelu": lambda: memory(1 << 20).gelu(),
+    "tanh": lambda: memory(1 << 20).tanh(),
+    "rows of 3": narrow_rows,
     "max pool": lambda: memory(8, 64, 28, 28).max_pool2d((2, 2)),
 }
 # CPUs, and what llvm-mca calls them; its models are of whole CPUs, not of levels.

@@ -1,7 +1,7 @@
 """Polynomials that approximate functions, from the constant factor up.
 
-`EXPM1` is a Taylor series; the others are Chebyshev interpolants computed with mpmath at 60 digits.
-The narrow ones are within 2e-9 of the function on the interval named, the wide ones within 1e-17.
+They are Chebyshev interpolants computed with mpmath at 60 digits. The narrow ones are within 2e-9
+of the function on the interval named, the wide ones within 1e-17.
 """
 
 from __future__ import annotations
@@ -20,21 +20,6 @@ class Table(NamedTuple):
     narrow: tuple[float, ...]
     wide: tuple[float, ...]
 
-
-EXPM1: Final = Table(
-    narrow=(
-        1.0, 0.5, 0.16666666666666666, 0.041666666666666664, 0.008333333333333333,
-        0.001388888888888889, 0.0001984126984126984, 2.48015873015873e-05, 2.7557319223985893e-06,
-    ),
-    wide=(
-        1.0, 0.5, 0.16666666666666666, 0.041666666666666664, 0.008333333333333333,
-        0.001388888888888889, 0.0001984126984126984, 2.48015873015873e-05, 2.7557319223985893e-06,
-        2.755731922398589e-07, 2.505210838544172e-08, 2.08767569878681e-09,
-        1.6059043836821613e-10, 1.1470745597729725e-11, 7.647163731819816e-13,
-        4.779477332387385e-14,
-    ),
-)  # fmt: skip
-"""(exp(x) - 1) / x at |x| < 1/2, in x: the Taylor series."""
 
 ATAN: Final = Table(
     narrow=(

@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, Self
 
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor import coefficients
 from gpu.tensor.arithmetic import Arithmetic
@@ -56,12 +57,9 @@ class Functions(Arithmetic):
         """2 to the power of self."""
         return self._function("exp2")
 
-    @float_function
     def expm1(self) -> Self:
         """exp(self) - 1, also where that is close to 0."""
-        plain = self.exp().sub(1)
-        series = self.mul(self._polynomial(coefficients.EXPM1))
-        return self.abs().lt(0.5).where(plain._refined(series), plain)
+        return self._function("expm1")
 
     @float_function
     def log(self) -> Self:
@@ -190,7 +188,7 @@ class Functions(Arithmetic):
     def _polynomial(self, table: coefficients.Table) -> Self:
         """The polynomial of `table` for this dtype, evaluated by Horner's rule."""
         factors: Sequence[float] = table.wide if self.dtype is dtypes.float64 else table.narrow
-        result = self._filled(factors[-1])
-        for factor in reversed(factors[:-1]):
-            result = result.mul(self).add(factor)
-        return result
+        result, *others = (self._filled(factor)._node for factor in reversed(factors))
+        for factor in others:
+            result = G.alu("fma", result, self._node, factor)
+        return self._wrap(result)

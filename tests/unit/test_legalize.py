@@ -30,7 +30,7 @@ FLOAT_EDGES = np.array([
     0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5, 255.5, 2.0**22 + 0.5, 2.0**23 - 0.5, 2.0**23 + 1, 2.0**31,
     2.0**52 - 0.5, 2.0**63, 2.0**64, 1e-45, 5e-324, 1e300, np.inf, np.nan,
 ])  # fmt: skip
-TRANSCENDENTAL = ("exp", "exp2", "log2", "sin")
+TRANSCENDENTAL = ("exp", "exp2", "expm1", "log2", "sin")
 
 
 class NumpyBuilder(Builder[Array]):

@@ -9,12 +9,12 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from gpu.compiler.lower.transcendental import UlpBounds, exp, exp2, log2, sin
+from gpu.compiler.lower.transcendental import UlpBounds, exp, exp2, expm1, log2, sin
 from gpu.compiler.lower.transcendental.formats import pi_fixed_point
 from gpu.core.dtype import FLOATS, dtypes
 from gpu.core.errors import DTypeError
 
-FUNCTIONS = {"exp": exp, "exp2": exp2, "log2": log2, "sin": sin}
+FUNCTIONS = {"exp": exp, "exp2": exp2, "expm1": expm1, "log2": log2, "sin": sin}
 SAMPLES = 1_000_000
 DECIMAL_SAMPLES = 400
 MANTISSA = {"float16": 10, "bfloat16": 7, "fp8e4m3": 3, "fp8e5m2": 2, "float32": 23, "float64": 52}
@@ -83,6 +83,12 @@ class NumpyBuilder:
     def bitcast(self, x, dtype):
         return x.view(dtype.np)
 
+    def repeat(self, count, most, initial, step):
+        assert count.min() >= 0 and count.max() <= most
+        for _ in range(int(count.max())):
+            initial = step(*initial)
+        return initial
+
     def dtype(self, x):
         return dtypes.from_numpy(x.dtype)
 
@@ -93,9 +99,7 @@ def evaluate(name, x, fused):
 
 def float64_reference(name, x):
     with np.errstate(all="ignore"):
-        return {"exp": np.exp, "exp2": np.exp2, "log2": np.log2, "sin": np.sin}[name](
-            x.astype(np.float64)
-        )
+        return getattr(np, name)(x.astype(np.float64))
 
 
 def ulp(exact, dtype):
@@ -121,10 +125,13 @@ def random_bits(dtype, seed, count=SAMPLES):
 
 
 class TypeBuilder:
-    """Values are dtypes: checks each operation's operands, counts operations, notes the dtypes."""
+    """Values are dtypes: checks each operation's operands, counts operations, notes the dtypes.
+
+    Those in what runs once or not, as few numbers need it, are `rare`.
+    """
 
     def __init__(self):
-        self.count = 0
+        self.count = self.rare = 0
         self.seen = set()
 
     def result(self, dtype):
@@ -138,7 +145,7 @@ class TypeBuilder:
             args = args[1:]
         assert all(a is args[0] for a in args), (name, args)
         if name in ("and", "or", "xor", "shl", "shr"):
-            assert args[0].is_int
+            assert args[0].is_int or args[0] is dtypes.bool
         if name in ("fma", "rint"):
             assert args[0].is_float
         return self.result(dtypes.bool if name in ("lt", "eq", "ne") else args[0])
@@ -154,6 +161,14 @@ class TypeBuilder:
     def bitcast(self, x, dtype):
         assert x.bits == dtype.bits
         return self.result(dtype)
+
+    def repeat(self, count, most, initial, step):
+        assert (count, most) == (dtypes.bool, 1)
+        before = self.count
+        assert step(*initial) == initial
+        self.rare += self.count - before
+        self.count = before
+        return initial
 
     def dtype(self, x):
         return x
@@ -183,6 +198,13 @@ def float32_arguments():
         ("exp2", "normal", uniform(-128, 129, 200_000)),
         ("exp2", "subnormal", uniform(-151, -125, 200_000)),
         ("exp2", "ends", near(np.array([128.0, -126.0, -149.0, -150.0]), f32, 2000)),
+        ("expm1", "normal", uniform(-20, 89, 200_000)),
+        ("expm1", "around 0", uniform(-1, 1, 200_000)),
+        (
+            "expm1",
+            "ends",
+            near(np.array([88.7228, 88.3762, -16.6355, -17.3287, 0.3466]), f32, 2000),
+        ),
         ("log2", "around 1", near(around_one, f32, 1)),
         ("log2", "next to 1", near(np.array([1.0]), f32, 50_000)),
         ("sin", "moderate", uniform(-8192, 8192, 300_000)),
@@ -257,6 +279,8 @@ def decimal_sin(x):
 def decimal_reference(name, x):
     if name == "exp":
         return CONTEXT.exp(x)
+    if name == "expm1":
+        return CONTEXT.subtract(CONTEXT.exp(x), Decimal(1)) if abs(x) > 1e-20 else x
     if name == "exp2":
         return CONTEXT.exp(CONTEXT.multiply(x, LN2))
     return decimal_sin(x) if name == "sin" else CONTEXT.divide(CONTEXT.ln(x), LN2)
@@ -283,6 +307,10 @@ def float64_arguments():
         "exp2": np.concatenate([
             rng.uniform(-1075, 1024, DECIMAL_SAMPLES), rng.uniform(-1, 1, DECIMAL_SAMPLES),
             rng.uniform(-1075, -1020, DECIMAL_SAMPLES),
+        ]),
+        "expm1": np.concatenate([
+            rng.uniform(-40, 709, DECIMAL_SAMPLES), rng.uniform(-1, 1, DECIMAL_SAMPLES),
+            rng.uniform(-1, 1, DECIMAL_SAMPLES) ** 9, near(np.array([709.4, 0.3466]), f64, 30),
         ]),
         "log2": np.concatenate([
             np.abs(bits[bits != 0])[:DECIMAL_SAMPLES], rng.uniform(0.5, 2, DECIMAL_SAMPLES),
@@ -326,6 +354,8 @@ INF, NAN = math.inf, math.nan
     [
         ("exp", [0.0, -0.0, INF, -INF, NAN, 1e30, -1e30], [1, 1, INF, 0, NAN, INF, 0]),
         ("exp2", [0.0, -0.0, INF, -INF, NAN, 1e30, -1e30], [1, 1, INF, 0, NAN, INF, 0]),
+        ("expm1", [0.0, -0.0, INF, -INF, NAN, 1e30], [0, -0.0, INF, -1, NAN, INF]),
+        ("expm1", [1e-45, -1e-45, -1e-39], [1e-45, -1e-45, -1e-39]),
         ("log2", [0.0, -0.0, -1.0, -INF, INF, NAN, -1e-42], [-INF, -INF, NAN, NAN, INF, NAN, NAN]),
         ("log2", [1.0], [0.0]),
         ("sin", [0.0, -0.0, INF, -INF, NAN], [0.0, -0.0, NAN, NAN, NAN]),
@@ -371,19 +401,21 @@ def test_sin_is_odd_and_keeps_tiny_arguments(dtype):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "operations"),
+    ("name", "dtype", "operations", "rare"),
     [
-        ("exp", dtypes.float32, 26), ("exp", dtypes.float64, 31),
-        ("exp2", dtypes.float32, 26), ("log2", dtypes.float32, 34), ("sin", dtypes.float32, 100),
-        ("exp2", dtypes.float64, 31), ("log2", dtypes.float64, 45), ("sin", dtypes.float64, 128),
-        ("sin", dtypes.float16, 102),
+        ("exp", dtypes.float32, 26, 0), ("exp", dtypes.float64, 31, 0),
+        ("exp2", dtypes.float32, 26, 0), ("exp2", dtypes.float64, 31, 0),
+        ("expm1", dtypes.float32, 30, 0), ("expm1", dtypes.float64, 35, 0),
+        ("log2", dtypes.float32, 34, 0), ("log2", dtypes.float64, 45, 0),
+        ("sin", dtypes.float32, 39, 76), ("sin", dtypes.float64, 45, 98),
+        ("sin", dtypes.float16, 41, 76),
     ],
 )  # fmt: skip
-def test_cost_and_types(name, dtype, operations):
+def test_cost_and_types(name, dtype, operations, rare):
     """Constants are free, conversions and bit casts are not; float32 needs nothing wider."""
     builder = TypeBuilder()
     assert FUNCTIONS[name](builder, dtype) is dtype
-    assert builder.count == operations
+    assert (builder.count, builder.rare) == (operations, rare)
     if dtype is not dtypes.float64:
         assert max(seen.bits for seen in builder.seen) == 32
 

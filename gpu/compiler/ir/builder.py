@@ -43,6 +43,7 @@ class Builder(ABC, Generic[V]):
     ) -> tuple[V, ...]:
         """`initial` after `count` times `step`, an int32 that is at most `most` in every lane.
 
+        A bool counts as 0 or 1.
         One more time must change nothing: where lanes differ, all go on for the longest, and what
         has no loops takes all of `most` steps.
         """

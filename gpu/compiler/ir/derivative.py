@@ -98,6 +98,7 @@ RULES: Final[dict[str, Rule]] = {
     "abs": _abs,
     "exp": _exp,
     "exp2": _exp2,
+    "expm1": lambda b, args, out, g: (lambda: b.mul(g, b.op("exp", args[0])),),
     "log2": _log2,
     "sin": _sin,
     "sqrt": _sqrt,

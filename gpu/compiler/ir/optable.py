@@ -87,6 +87,7 @@ _ROWS: Final = (
     Op("not", 1, BITS, "same", evaluate.logical_not),
     Op("exp", 1, FLOAT, "same", through_float32(np.exp), core=False),
     Op("exp2", 1, FLOAT, "same", through_float32(np.exp2), core=False),
+    Op("expm1", 1, FLOAT, "same", through_float32(np.expm1), core=False),
     Op("log2", 1, FLOAT, "same", through_float32(np.log2), core=False),
     Op("sin", 1, FLOAT, "same", through_float32(np.sin), core=False),
     Op("sqrt", 1, FLOAT, "same", through_float32(np.sqrt)),
@@ -121,8 +122,8 @@ _ROWS: Final = (
 OPS: Final = {row.name: row for row in _ROWS}
 # Operations that take as long, or are as much code, as several others: about how many.
 COSTLY_OPS: Final = {
-    "exp": 12, "exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
-    "fmod": 30,
+    "exp": 12, "exp2": 12, "expm1": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8,
+    "tmod": 8, "fmod": 30,
 }  # fmt: skip
 
 

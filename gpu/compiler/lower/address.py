@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu.compiler.ir.builder import Builder
-from gpu.compiler.ir.index import Atom, Div, Expr, Mask, Mod, Var
+from gpu.compiler.ir.index import ALWAYS, NEVER, Atom, Div, Expr, Mask, Mod, Var
 from gpu.compiler.ir.linear import Inst
 from gpu.compiler.lower.emit import Emitter
 from gpu.core.dtype import dtypes
@@ -59,6 +59,21 @@ class Addresses:
     def first_lane(self, e: Expr) -> Expr:
         """`e` without what it owes to the lane."""
         return e if self.lane is None else e - self.lane.var * e.coeff(self.lane.var)
+
+    def places(self, e: Expr, mask: Mask) -> list[int | None] | None:
+        """Where in memory each lane is from the first one on, if that is known: None for those
+        that `mask` excludes."""
+        assert self.lane is not None
+        var, found = self.lane.var, list[int | None]()
+        base = e.subst({var: 0})
+        if self.varies(base.vars):
+            return None
+        for lane in range(self.lane.lanes):
+            holds, apart = mask.subst({var: lane}), e.subst({var: lane}) - base
+            if holds not in (ALWAYS, NEVER) or apart.vars:
+                return None
+            found.append(apart.const if holds is ALWAYS else None)
+        return found
 
     def _sum(self, e: Expr) -> Inst:
         builder, depth = self.builder, self.emitter.depth

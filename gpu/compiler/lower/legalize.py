@@ -4,7 +4,7 @@ A `Legalizer` is a `Builder` around another one. What the device has goes to the
 is; everything else is derived, and the operations of a derivation go through the `Legalizer` again,
 so that nothing foreign ever reaches the inner builder. Values mean what
 `gpu/compiler/ir/evaluate.py` says, bit for bit except for the payloads of NaNs and for `exp`,
-`exp2`, `log2` and `sin`, whose accuracy `gpu/compiler/lower/transcendental.py` states.
+`exp2`, `expm1`, `log2` and `sin`, whose accuracy `gpu/compiler/lower/transcendental.py` states.
 
 Casts between bool, integers, float32 and float64, and all bitcasts, are taken to be native. So is
 what native operations give at their edges here: `gpu/compiler/lower/edges.py` sees to that last.
@@ -19,7 +19,7 @@ from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.optable import DOTS, fold_cast, result_dtype
 from gpu.compiler.lower import narrow_floats
 from gpu.compiler.lower.float_remainder import fmod
-from gpu.compiler.lower.transcendental import exp, exp2, log2, sin
+from gpu.compiler.lower.transcendental import exp, exp2, expm1, log2, sin
 from gpu.compiler.targets import Native
 from gpu.core.dtype import DType, PyScalar, dtypes
 from gpu.core.errors import Unsupported
@@ -267,5 +267,6 @@ def _element(b: Builder[V], word: V, dtype: DType, number: int) -> V:
 DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
     "neg": _neg, "abs": _abs, "sub": _sub, "le": _le, "ne": _ne, "fma": _fma,
     "rint": _rint, "trunc": _trunc, "floor": _floor, "fmod": fmod,
-    "exp": exp, "exp2": exp2, "log2": log2, "sin": sin, **{name: _dot(name) for name in DOTS},
+    "exp": exp, "exp2": exp2, "expm1": expm1, "log2": log2, "sin": sin,
+    **{name: _dot(name) for name in DOTS},
 }  # fmt: skip

@@ -72,6 +72,7 @@ class _Linearizer:
         self.fused = "fma" in target.native.ops
         self.paired = target.native.paired
         self.near_step = target.near_step
+        self.target = target
         self.transposes = False
         self.streamed = streamed_outputs(kernel, self.written)
         self.has_threads = count_thread_loops(kernel.body) > 0
@@ -435,11 +436,16 @@ class _Linearizer:
 
     def read_memory(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst:
         lanes = self.addresses.lanes(where.vars | mask.subst(self.unrolled).vars)
-        step = self.addresses.lane_step(where) or 0
-        index, condition, backwards = self.access(where, mask, lanes)
+        step = self.addresses.lane_step(where)
         # What lies between elements of memory that is written may be another thread's.
-        is_read = buf not in self.written and not buf.image and condition is None
-        if is_read and 1 < step <= self.near_step:
+        is_read = buf not in self.written and not buf.image
+        by_lane = step == 1 and mask is not ALWAYS and not self.target.masks(buf.dtype.itemsize)
+        if is_read and self.near_step > 1 and (step is None or by_lane):
+            picked = self.picked(buf, where, mask.subst(self.unrolled))
+            if picked is not None:
+                return picked
+        index, condition, backwards = self.access(where, mask, lanes)
+        if is_read and condition is None and step and 1 < step <= self.near_step:
             return self.stepping(buf, self.addresses.first_lane(where), step, lanes)
         args = (self.pointers[buf], index) + (() if condition is None else (condition,))
         if buf in self.written:
@@ -469,6 +475,37 @@ class _Linearizer:
             order = [lane if i < at + lanes else i for lane, i in enumerate(order)]
         return vector
 
+    def picked(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst | None:
+        """Lanes out of two vectors that begin and end with what they need; None if it is far apart.
+
+        So one element for several lanes is loaded once, as rows side by side in a vector need it.
+        """
+        places = self.addresses.places(where, mask)
+        needed = [place for place in places or () if place is not None]
+        if places is None or not needed:
+            return None
+        lane = self.addresses.lane
+        assert lane is not None
+        first, span = min(needed), max(needed) - min(needed) + 1
+        if span > 2 * lane.lanes:
+            return None
+        width, start = 1 << (span.bit_length() - 1), where.subst({lane.var: 0}) + first
+
+        def part(at: int) -> Inst:
+            args = (self.pointers[buf], self.addresses.value(start + at))
+            return self.emitter.pure("load", buf.dtype, width, args, guarded=True)
+
+        low, high = part(0), part(span - width)
+        order = [0 if place is None else place - first for place in places]
+        lanes = tuple(i if i < width else i - span + 2 * width for i in order)
+        vector = low
+        if width > 1:
+            vector = self.emitter.pure("shuffle", buf.dtype, lane.lanes, (low, high), (lanes,))
+        condition = self.addresses.mask(mask)
+        if condition is None:
+            return self.emitter.widen(vector, lane.lanes)
+        return self.builder.where(condition, vector, self.builder.const(buf.dtype, 0))
+
     def written_memory(self, buf: K.Buf, lanes: int, args: tuple[Inst, ...]) -> Inst:
         """A load of what stores change. Threads load an element of team memory once, and again
         where it may have changed: after stores and barriers, and where control flow parts or joins.
@@ -483,11 +520,41 @@ class _Linearizer:
         buf, lanes = stmt.buf, self.addresses.lanes(where.vars)
         index, condition, backwards = self.access(where, stmt.mask, lanes)
         value = self.emitter.widen(value, lanes)
+        if self.stored_in_parts(stmt, where, value):
+            return
         if backwards:
             value = self.reversed(value)
         args = (self.pointers[buf], index, value) + (() if condition is None else (condition,))
         self.shared.clear()
         self.emitter.effect("store", buf.dtype, lanes, args, (self.streams(stmt),))
+
+    def stored_in_parts(self, stmt: K.Update, where: Expr, value: Inst) -> bool:
+        """Stores the first lanes in vectors of a power of two, where a mask that is known excludes
+        the others and each lane would be asked."""
+        mask, buf = stmt.mask.subst(self.unrolled), stmt.buf
+        if value.lanes == 1 or mask is ALWAYS or self.target.masks(buf.dtype.itemsize):
+            return False
+        places = self.addresses.places(where, mask) or []
+        count = len(places) - places.count(None)
+        if not count or places[:count] != list(range(count)):
+            return False
+        first, at = self.addresses.first_lane(where), 0
+        while at < count:
+            width = 1 << ((count - at).bit_length() - 1)
+            lanes = tuple(range(at, at + width))
+            args = (self.pointers[buf], self.addresses.value(first + at))
+            self.emitter.effect(
+                "store", buf.dtype, width, (*args, self.part(value, lanes)), (False,)
+            )
+            at += width
+        self.shared.clear()
+        return True
+
+    def part(self, vector: Inst, lanes: tuple[int, ...]) -> Inst:
+        """Some lanes of a vector, as a vector or as a scalar."""
+        if len(lanes) == 1:
+            return self.emitter.pure("extract", vector.dtype, 1, (vector,), lanes)
+        return self.emitter.pure("shuffle", vector.dtype, len(lanes), (vector, vector), (lanes,))
 
     def streams(self, stmt: K.Update) -> bool:
         """Whether an output goes past the caches: a large one, of which lines are written whole.

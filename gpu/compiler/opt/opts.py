@@ -59,7 +59,10 @@ class Split(NamedTuple):
 
 
 class Fuse(NamedTuple):
-    """The directly nested loops `outer` and `inner` become one, named `outer`."""
+    """The directly nested loops `outer` and `inner` become one, named `outer`.
+
+    What uses the two in another way than as one count of both has quotients and rests of it.
+    """
 
     outer: str
     inner: str

@@ -15,7 +15,7 @@ WORD: Final = 32  # bits
 WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
 # What machines and libraries have of these is less exact than what they are derived to, or slower;
 # or few have any.
-DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin", "fmod", *DOTS})
+DERIVED: Final = frozenset({"exp", "exp2", "expm1", "log2", "sin", "fmod", *DOTS})
 NARROW_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 
 
@@ -168,6 +168,13 @@ class Target:
     def near_step(self) -> int:
         """How many elements apart lanes may be that vectors of neighbours are loaded for."""
         return 4 if self.parallel == "worker" and not self.native.scalar else 1
+
+    def masks(self, itemsize: int) -> bool:
+        """Whether lanes of such elements are masked by one instruction, not asked one by one."""
+        if not self.has_blocks:
+            return True
+        needed = "+avx512bw" if itemsize < 4 else "+avx"
+        return needed in self.features.split(",")
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""exp, exp2, log2 and sin as branch-free sequences of basic operations: the compiler has no libm.
+"""exp, exp2, expm1, log2 and sin as basic operations, since the compiler has no libm.
 
 Written over an abstract `Builder`, they hold lane-wise on any device: those for float32 use no
 64-bit type, and none depends on whether `fma` rounds once or twice. Narrower floats are computed
@@ -18,29 +18,36 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from gpu.compiler.lower.transcendental.builder import Builder, Term
-from gpu.compiler.lower.transcendental.exponential import expand_exp, expand_exp2, expand_log2
+from gpu.compiler.lower.transcendental.exponential import (
+    expand_exp,
+    expand_exp2,
+    expand_expm1,
+    expand_log2,
+)
 from gpu.compiler.lower.transcendental.formats import FLOAT32, FLOAT64, Format
 from gpu.compiler.lower.transcendental.sine import expand_sin
 from gpu.core.dtype import FLOATS, DType, dtypes
 from gpu.core.errors import DTypeError
 
-__all__ = ["Builder", "UlpBounds", "exp", "exp2", "log2", "sin"]
+__all__ = ["Builder", "UlpBounds", "exp", "exp2", "expm1", "log2", "sin"]
 
 V = TypeVar("V")
 
 _WIDE: Final = {
     ("exp", dtypes.float32): 1.0,
     ("exp2", dtypes.float32): 1.0,
+    ("expm1", dtypes.float32): 1.5,
     ("log2", dtypes.float32): 1.0,
     ("sin", dtypes.float32): 1.5,
     ("exp", dtypes.float64): 2.0,
     ("exp2", dtypes.float64): 2.0,
+    ("expm1", dtypes.float64): 1.5,
     ("log2", dtypes.float64): 2.0,
     ("sin", dtypes.float64): 2.0,
 }
 _ROUNDED_FROM_FLOAT32: Final = {
     (name, dtype): 0.51
-    for name in ("exp", "exp2", "log2", "sin")
+    for name in ("exp", "exp2", "expm1", "log2", "sin")
     for dtype in FLOATS
     if dtype.bits < dtypes.float32.bits
 }
@@ -69,6 +76,14 @@ def exp2(b: Builder[V], x: V) -> V:
     Raises DTypeError if x is not a float.
     """
     return _expand("exp2", expand_exp2, b, x)
+
+
+def expm1(b: Builder[V], x: V) -> V:
+    """e**x - 1, as precise near 0, of which it keeps the sign.
+
+    Raises DTypeError if x is not a float.
+    """
+    return _expand("expm1", expand_expm1, b, x)
 
 
 def log2(b: Builder[V], x: V) -> V:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -41,6 +42,12 @@ class Builder(Protocol[V]):
 
     def dtype(self, x: V) -> DType:
         """The element type of a value."""
+        ...
+
+    def repeat(
+        self, count: V, most: int, initial: tuple[V, ...], step: Callable[..., tuple[V, ...]]
+    ) -> tuple[V, ...]:
+        """`initial` after `count` times `step`, as `gpu.compiler.ir.builder.Builder.repeat`."""
         ...
 
 
@@ -126,3 +133,26 @@ def polynomial(x: Term[V], coefficients: tuple[float, ...]) -> Term[V]:
     for coefficient in reversed(coefficients[:-2]):
         result = result.times_plus(x, coefficient)
     return result
+
+
+def unless_all(
+    is_near: Term[V],
+    near: tuple[Term[V], ...],
+    anywhere: Callable[[Term[V]], tuple[Term[V], ...]],
+    x: Term[V],
+) -> tuple[Term[V], ...]:
+    """`near` in lanes that are, else `anywhere` of x, which is computed if there is such a lane.
+
+    The loop that runs once or not is given x as a value of its own, so that nothing of `anywhere`
+    moves out of it.
+    """
+    b = x.builder
+
+    def step(x: V, is_near: V, *near: V) -> tuple[V, ...]:
+        right = anywhere(Term(b, x))
+        chosen = (b.op("where", is_near, n, a.value) for n, a in zip(near, right, strict=True))
+        return (x, is_near, *chosen)
+
+    far = is_near ^ True
+    first = (x.value, is_near.value, *(term.value for term in near))
+    return tuple(Term(b, value) for value in b.repeat(far.value, 1, first, step)[2:])

@@ -1,4 +1,4 @@
-"""exp, exp2 and log2: exponents by integer arithmetic on the encoding, mantissas by polynomials."""
+"""exp and its kin, log2: exponents by integers of the encoding, mantissas by polynomials."""
 
 from __future__ import annotations
 
@@ -32,12 +32,34 @@ def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
     the last place as x has. NaN passes through.
     """
     x = _clamped(x, -(fmt.bias + fmt.mantissa + 1) * math.log(2), (fmt.bias + 2) * math.log(2))
+    anchored, r = _without_powers(x, fmt)
+    power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
+    return _scaled(power, anchored, fmt)
+
+
+def expand_expm1(x: Term[V], fmt: Format) -> Term[V]:
+    """e**x - 1 for float32 or float64, ``(e**r - 1) * 2**n + (2**n - 1)``.
+
+    NaN passes through.
+    """
+    sign = x.bitcast(fmt.unsigned) & fmt.sign_bit
+    # Below the first the result is -1, and above the second infinity; half of 2**n is finite.
+    x = _clamped(x, -(fmt.mantissa + 3) * math.log(2), (fmt.bias + 1.25) * math.log(2))
+    anchored, r = _without_powers(x, fmt)
+    more = r * r * polynomial(r, fmt.exp)
+    half = _power_of_two(anchored.bitcast(fmt.signed), fmt, fmt.bias - 1)
+    result = more.times_plus(half, r.times_plus(half, half - 0.5))
+    # Halves would lose a bit of the smallest numbers, and sums lose the sign of zero.
+    result = anchored.equals(fmt.anchor).select(r + more, result + result)
+    return (result.bitcast(fmt.unsigned) | sign).bitcast(fmt.dtype)
+
+
+def _without_powers(x: Term[V], fmt: Format) -> tuple[Term[V], Term[V]]:
+    """x as a number n of log(2), to which `Format.anchor` was added, and what is left of it."""
     anchored = x.times_plus(1 / math.log(2), fmt.anchor)
     n = anchored - fmt.anchor
     high, low = fmt.log_two  # n * high is exact, and so is its difference from x
-    r = n.times_plus(-low, n.times_plus(-high, x))
-    power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
-    return _scaled(power, anchored, fmt)
+    return anchored, n.times_plus(-low, n.times_plus(-high, x))
 
 
 def _clamped(x: Term[V], lowest: float, highest: float) -> Term[V]:
@@ -53,11 +75,13 @@ def _scaled(power: Term[V], anchored: Term[V], fmt: Format) -> Term[V]:
     # lies above those that stay in an exponent.
     bits = anchored.bitcast(fmt.signed)
     half = bits >> 1
-    return power * _power_of_two(half, fmt) * _power_of_two(bits - half, fmt)
+    first, second = (_power_of_two(part, fmt, fmt.bias) for part in (half, bits - half))
+    return power * first * second
 
 
-def _power_of_two(exponent: Term[V], fmt: Format) -> Term[V]:
-    return ((exponent + fmt.bias) << fmt.mantissa).bitcast(fmt.dtype)
+def _power_of_two(exponent: Term[V], fmt: Format, bias: int) -> Term[V]:
+    """2 to the power of an exponent, and of what `bias` has more than the format's."""
+    return ((exponent + bias) << fmt.mantissa).bitcast(fmt.dtype)
 
 
 def expand_log2(x: Term[V], fmt: Format) -> Term[V]:

@@ -119,6 +119,23 @@ class Format:
         unit = 2.0 ** (1 - self.bits - (self.head_bits - 2))
         return pi / (1 << extra) * unit, head * unit, rest * unit
 
+    @property
+    def most_by_parts(self) -> float:
+        """A number of radians that is less quarter turns than have `head_bits` less one."""
+        return 1.5 * 2.0 ** (self.head_bits - 1)
+
+    @cached_property
+    def quarter_parts(self) -> tuple[float, ...]:
+        """Half of pi as the sum of four numbers of `head_bits` and a last one."""
+        count, extra = 4, self.mantissa + 1
+        rest, place = pi_fixed_point(count * self.head_bits + extra), count * self.head_bits + extra
+        parts = []
+        for part in range(1, count + 1):
+            unit = 1 << (place + 2 - part * self.head_bits)
+            parts.append(rest // unit * unit * 2.0 ** (-1 - place))
+            rest %= unit
+        return (*parts, rest * 2.0 ** (-1 - place))
+
 
 def pi_fixed_point(fraction_bits: int) -> int:
     """``floor(pi * 2**fraction_bits)``, by Machin's ``pi = 16 atan(1/5) - 4 atan(1/239)``."""

@@ -1,13 +1,16 @@
-"""sin: the argument reduced by fixed-point arithmetic on its encoding, then two polynomials.
+"""sin: the argument reduced by a quarter turn in parts, or on its encoding, then two polynomials.
 
-The reduction is M. H. Payne's and R. N. Hanek's ("Radian reduction for trigonometric functions",
-ACM SIGNUM Newsletter 18, 1983): a finite x is an integer times a power of two, so of the digits of
-1/(2 pi) only a window matters: those before it contribute whole turns, those after it less than is
-needed. That is right for every finite argument. A cheaper reduction for moderate ones would not
-replace it, only come on top, as without branches every lane computes both.
+Arguments of up to some thousand radians lose whole quarter turns as W. J. Cody and W. Waite take
+them off ("Software Manual for the Elementary Functions", Prentice-Hall 1980): a quarter turn is cut
+into parts so short that their products with a number of turns are exact, and the same whether
+`fma` rounds once or twice. Where a lane has a larger one, all do what is right for any
+finite argument, M. H. Payne's and R. N. Hanek's reduction ("Radian reduction for trigonometric
+functions", ACM SIGNUM Newsletter 18, 1983): a finite x is an integer times a power of two, so of
+the digits of 1/(2 pi) only a window matters: those before it contribute whole turns, those after
+it less than is needed. That is four times as much work as all the rest.
 
-Fractions of a turn are counted in units of ``2**-bits`` turn, so that integers drop whole turns by
-wrapping.
+There fractions of a turn are counted in units of ``2**-bits`` turn, so that integers drop whole
+turns by wrapping.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from gpu.compiler.lower.transcendental.builder import Term, polynomial
+from gpu.compiler.lower.transcendental.builder import Term, polynomial, unless_all
 from gpu.compiler.lower.transcendental.formats import Format
 
 V = TypeVar("V")
@@ -28,16 +31,18 @@ _SPARE_BITS: Final = 4
 def expand_sin(x: Term[V], fmt: Format) -> Term[V]:
     """sin(x) for float32 or float64, x in radians."""
     bits = x.bitcast(fmt.unsigned)
-    magnitude = bits & (fmt.sign_bit - 1)
-    is_reduced = magnitude < fmt.one_bits
-    turns = _turns(magnitude, is_reduced, fmt)
-    head, tail = _radians(turns, fmt)
-    head = is_reduced.select(magnitude.bitcast(fmt.dtype), head)
+    magnitude = (bits & (fmt.sign_bit - 1)).bitcast(fmt.dtype)
 
-    # The top bits of the fraction, rounded to quarter turns, say whether the cosine of what
-    # remains is wanted and with which sign.
-    quadrant = turns.units + (fmt.sign_bit >> 2)
-    is_cosine = (quadrant & (fmt.sign_bit >> 1)).differs(0)
+    def anywhere(magnitude: Term[V]) -> tuple[Term[V], ...]:
+        return _reduced_on_encoding(magnitude, fmt)
+
+    is_near = magnitude < fmt.most_by_parts  # which NaN is not
+    near = _reduced_by_parts(magnitude, fmt)
+    head, tail, quarters = unless_all(is_near, near, anywhere, magnitude)
+
+    # The number of quarter turns says whether the cosine of what remains is wanted, and with which
+    # sign.
+    is_cosine = (quarters & 1).differs(0)
     r = head + tail
     z = r * r
     # Within a quarter turn around zero the tail matters, as it may be beyond the head's precision.
@@ -45,9 +50,34 @@ def expand_sin(x: Term[V], fmt: Format) -> Term[V]:
     # z/2 is exact, so that of what is added to 1 only the small term is rounded twice.
     cosine = (z * polynomial(z, fmt.cos)).times_plus(z, z * -0.5) + 1.0
     result = is_cosine.select(cosine, sine)
-    sign = (quadrant ^ bits) & fmt.sign_bit
-    result = (result.bitcast(fmt.unsigned) ^ sign).bitcast(fmt.dtype)
-    return (magnitude < fmt.infinity_bits).select(result, x.constant(math.nan))
+    sign = ((quarters << (fmt.bits - 2)) ^ bits) & fmt.sign_bit
+    return (result.bitcast(fmt.unsigned) ^ sign).bitcast(fmt.dtype)
+
+
+def _reduced_by_parts(magnitude: Term[V], fmt: Format) -> tuple[Term[V], ...]:
+    """What is left beyond the nearest quarter turn, head and tail, and how many there are.
+
+    The number has a bit less than `Format.head_bits`, and each part but the last so many. So what
+    the first two parts leave is exact; of the third the tail has what is rounded, and what the
+    fourth takes off that is exact again.
+    """
+    anchored = magnitude.times_plus(2 / math.pi, fmt.anchor)
+    count = anchored - fmt.anchor
+    first, second, third, fourth, last = fmt.quarter_parts
+    left = count.times_plus(-second, count.times_plus(-first, magnitude))
+    head = count.times_plus(-third, left)
+    tail = count.times_plus(-third, left - head)
+    tail = count.times_plus(-last, count.times_plus(-fourth, tail))
+    return head, tail, anchored.bitcast(fmt.unsigned)
+
+
+def _reduced_on_encoding(magnitude: Term[V], fmt: Format) -> tuple[Term[V], ...]:
+    """The same of any number from 1 on, in the lowest two bits of how many; NaN of no number."""
+    bits = magnitude.bitcast(fmt.unsigned)
+    turns = _turns(bits, fmt)
+    head, tail = _radians(turns, fmt)
+    head = (bits < fmt.infinity_bits).select(head, head.constant(math.nan))
+    return head, tail, (turns.units + (fmt.sign_bit >> 2)) >> (fmt.bits - 2)
 
 
 @dataclass(frozen=True)
@@ -58,13 +88,12 @@ class _Turns(Generic[V]):
     rest: Term[V]
 
 
-def _turns(magnitude: Term[V], is_reduced: Term[V], fmt: Format) -> _Turns[V]:
-    """``|x| / (2 pi)`` without its whole turns; zero where `is_reduced`."""
+def _turns(magnitude: Term[V], fmt: Format) -> _Turns[V]:
+    """``|x| / (2 pi)`` without its whole turns, of the encoding of ``|x|``."""
     place = (magnitude >> fmt.mantissa) - fmt.bias
     high, middle, low = _window(place, fmt)
     implicit_one = 1 << fmt.mantissa
     significand = (magnitude & (implicit_one - 1)) | magnitude.constant(implicit_one)
-    significand = is_reduced.select(magnitude.constant(0), significand)
 
     # significand * window, from the top: whole turns wrap away in the first product.
     factor = middle >> _SPARE_BITS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
+from gpu.compiler.ir.index import Var, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
     Substitution,
     allocated,
@@ -20,6 +20,7 @@ from gpu.compiler.ir.kernel.tree import (
     walk,
 )
 from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
+from gpu.compiler.opt.analysis.loop_nest import at_iteration
 from gpu.compiler.opt.primitives.predication import ROUNDED, guarded, room_for
 from gpu.core.errors import IllegalOpt
 
@@ -83,18 +84,25 @@ def shifted(extent: int, factor: int) -> int:
     return min(max(1 << (rest - 1).bit_length(), FEWEST_AGAIN), factor) if rest else 0
 
 
-def fusable(outer: K.Loop) -> K.Loop | None:
-    """The loop directly inside `outer` with which it can become one, or None.
-
-    They can where every index uses the two only as `outer * extent + inner`, and the extent of the
-    inner one is the same in all launches.
-    """
+def nested(outer: K.Loop) -> K.Loop | None:
+    """The loop that is all that `outer` holds, is as often in all launches, and of one kind."""
     if len(outer.body.body) != 1 or not isinstance(outer.body.body[0], K.Loop):
         return None
     inner = outer.body.body[0]
-    extent = inner.var.hi + 1
     if outer.kind != inner.kind or inner.var.lo or outer.var.lo or inner.var.stop is not None:
         return None
+    return inner
+
+
+def fusable(outer: K.Loop) -> K.Loop | None:
+    """The loop with which `outer` can become one walk through memory, or None.
+
+    They can where every index uses the two only as `outer * extent + inner`.
+    """
+    inner = nested(outer)
+    if inner is None:
+        return None
+    extent = inner.var.extent
     both = {outer.var, inner.var}
     for e in expressions(inner.body):
         if not e.vars & both:
@@ -108,11 +116,11 @@ def fusable(outer: K.Loop) -> K.Loop | None:
 def fuse(body: K.Block, outer: str, inner: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Fuse`. Raises IllegalOpt."""
     around = find_loop(body, outer)
-    within = fusable(around)
+    within = nested(around)
     if within is None or within.var.name != inner:
-        raise IllegalOpt("the loops are not directly nested, or indexed separately")
+        raise IllegalOpt("the loops are not directly nested, or not alike")
     fused = loop_var(outer, iterations(around.var) * within.var.extent)
-    env: dict[Var, Expr | int] = {around.var: 0, within.var: expr(fused)}
+    env = at_iteration((around.var, within.var), expr(fused), list(expressions(within.body)))
     new_body = Substitution(env).block(within.body)
     return replace_loop(body, around, K.Loop(fused, around.kind, new_body))
 

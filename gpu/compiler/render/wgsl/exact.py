@@ -56,7 +56,10 @@ def hidden(inst: Inst) -> tuple[bool, ...]:
     if name == "div":  # 0 / 0 is no 0, whatever the compiler finds out of the dividend
         return (True, _is_zero(inst.args[1]))
     if name == "fma":
-        return (_may_be_zero(inst.args[0]), _may_be_zero(inst.args[1]), False)
+        a, b, added = inst.args
+        # Products of one factor would become one, of a sum of the others.
+        joins = _is_sum(added) and not {a, b}.isdisjoint(added.args)
+        return (_may_be_zero(a), _may_be_zero(b), joins)
     return nothing
 
 

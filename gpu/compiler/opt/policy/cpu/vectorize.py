@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import divides
+from gpu.compiler.ir.index import ALWAYS, Var, divides
 from gpu.compiler.ir.index.rows import flatten
-from gpu.compiler.ir.kernel.tree import reads, walk
+from gpu.compiler.ir.kernel.tree import reads, values_of, walk
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting, has_masks, lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import (
@@ -18,7 +19,7 @@ from gpu.compiler.opt.analysis.loop_nest import (
     scattered,
     transposition,
 )
-from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
+from gpu.compiler.opt.opts import Bind, Fuse, Opt, Rfactor, Split
 from gpu.compiler.opt.policy.cpu import transpose
 from gpu.compiler.targets import Target
 
@@ -44,6 +45,9 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if turned is not None:
         yield from transpose.turn(kernel, turned, lanes, target)
         return
+    if target.parallel == "worker" and (rows := list(_rows_together(kernel, found, lanes, target))):
+        yield from rows
+        return
     masks, near = has_masks(target), target.near_step
     outer = _best_outer(kernel, found, lanes, near)
     innermost = list(_innermost(found))
@@ -59,6 +63,61 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
             yield from _split_lanes(loop, lanes, True, target)
         elif _is_reduction(loop, leaf):
             yield from _reduce_in_lanes(loop, lanes, masks and not leaf.update.lets)
+
+
+def _rows_together(
+    kernel: K.Kernel, found: list[Leaf], lanes: int, target: Target
+) -> Iterator[Opt]:
+    """Lanes over rows that would leave a quarter of a vector empty, as if they were one row.
+
+    Only what is written has to lie together. Of what else there is in a vector each lane is known,
+    where as many vectors are written out as end with a row.
+    """
+    nest = outer_nest(kernel.body)
+    if any(leaf.loops != tuple(nest) or not _is_walk(leaf.update, nest[-1].var) for leaf in found):
+        return
+    row, period = nest[-1].var.extent, 1
+    while len(nest) > 1 and 4 * row <= 3 * lanes and _is_one_walk(found, nest, row):
+        yield Fuse(nest[-2].var.name, nest[-1].var.name)
+        nest.pop()
+        row, period = row * nest[-1].var.extent, row
+    if period == 1:
+        return
+    name = nest[-1].var.name
+    whole = math.lcm(period, lanes)
+    if row >= whole:
+        yield Split(name, whole, "peel")
+        yield from _vectors(f"{name}i", lanes, whole // lanes)
+        name, row = f"{name}t", row % whole
+    if row >= lanes and len(nest) == 1:
+        yield Split(name, row)  # a loop of one share, which a worker does
+        name = f"{name}i"
+    if row >= lanes:
+        yield Split(name, lanes, "peel")
+        yield Bind(f"{name}o", "unroll")
+        yield Bind(f"{name}i", "vector")
+        name, row = f"{name}t", row % lanes
+    if has_masks(target) and row > 1:
+        yield Split(name, lanes, "pad")
+        yield Bind(f"{name}i", "vector")
+
+
+def _is_walk(update: K.Update, var: Var) -> bool:
+    """Whether an Update writes along a loop, and its value is made of memory alone."""
+    values = list(values_of(update, set()))
+    loads = [value.attr for value in values if value.kind == "load"]
+    place = flatten(update.indices, update.buf.shape)
+    is_plain = not update.lets and update.mask is ALWAYS and not update.buf.image
+    is_read = all(mask is ALWAYS and not buf.image for buf, _, mask in loads)
+    counts = any(value.kind == "index" for value in values)
+    return is_plain and is_read and not counts and update.monoid is None and place.coeff(var) == 1
+
+
+def _is_one_walk(found: Sequence[Leaf], nest: Sequence[K.Loop], row: int) -> bool:
+    """Whether all that is written along the two innermost loops lies together."""
+    around = nest[-2].var
+    places = (flatten(leaf.update.indices, leaf.update.buf.shape) for leaf in found)
+    return around.stop is None and all(place.coeff(around) == row for place in places)
 
 
 def _best_outer(
