@@ -82,6 +82,8 @@ def layers(call: str, dtype: str, given: Mapping[str, Array]) -> tuple[Any, Any]
     names = {name: as_torch(x) for name, x in given.items()}
     theirs = evaluate(made, names, ours=False).to(getattr(torch, dtype))
     ours = evaluate(made, {name: Tensor(x) for name, x in given.items()}, ours=True)
+    if isinstance(ours, nn.Module):
+        ours.to(dtype=dtype)
     state = {name: Tensor(value.detach()) for name, value in theirs.state_dict().items()}
     if state:
         nn.state.load_state_dict(ours, state, strict=True, verbose=False)
