@@ -55,6 +55,7 @@ __all__ = [
     "save",
     "scan",
     "show_config",
+    "signal",
     "special",
 ]
 
@@ -89,7 +90,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "distributed", "fft", "func", "linalg", "nn", "special"):
+    if name in ("array_api", "distributed", "fft", "func", "linalg", "nn", "signal", "special"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:

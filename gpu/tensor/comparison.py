@@ -117,6 +117,14 @@ class Comparison(Operands):
             return x._unary("abs").eq(math.inf)
         return x.eq(math.inf if detect_positive else -math.inf)
 
+    def isposinf(self) -> Self:
+        """Where self is infinite and above zero."""
+        return self.isinf(detect_negative=False)
+
+    def isneginf(self) -> Self:
+        """Where self is infinite and below zero."""
+        return self.isinf(detect_positive=False)
+
     def isfinite(self) -> Self:
         """Where self is neither infinite nor NaN."""
         return self.isinf().bitwise_or(self.isnan()).logical_not()
@@ -142,6 +150,13 @@ class Comparison(Operands):
         """Whether `isclose` holds everywhere; computes the tensors."""
         near = self.isclose(other, rtol, atol, equal_nan)
         return bool(near._wrap(G.reduce("and", near._node, range(near.ndim))).item())
+
+    def equal(self, other: Operand) -> bool:
+        """Whether shapes and all elements are the same; computes the tensors."""
+        same = self._wrap(self._as_node(other))
+        if same.shape != self.shape:
+            return False
+        return bool(self._wrap(G.reduce("and", self.eq(same)._node, range(self.ndim))).item())
 
     def where(self, x: Operand, y: Operand) -> Self:
         """`x` where self is true, else `y`; self is taken as a bool."""
@@ -193,6 +208,14 @@ class Comparison(Operands):
     def clip(self, min_: Operand | None = None, max_: Operand | None = None) -> Self:
         """The same as `clamp`."""
         return self.clamp(min_, max_)
+
+    def clamp_min(self, min_: Operand) -> Self:
+        """`clamp` from below."""
+        return self.clamp(min_)
+
+    def clamp_max(self, max_: Operand) -> Self:
+        """`clamp` from above."""
+        return self.clamp(max_=max_)
 
     def bitwise_and(self, x: Operand, reverse: bool = False) -> Self:
         """self & x, of integers or bools."""

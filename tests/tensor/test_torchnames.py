@@ -17,7 +17,7 @@ from gpu.tensor.torchnames import NN, PACKAGE, TENSOR
     ("owner", "name", "message"),
     [
         (Tensor.ones(2), "type_as", "here it is: cast(other.dtype)"),
-        (Tensor.ones(2), "add_", "here it is: assign(x.add(...)), or an operator as +="),
+        (Tensor.ones(2), "t_", "here it is: x = x.t(...)"),
         (Tensor.ones(2), "reshap", "did you mean reshape?"),
         (Tensor.ones(2), "qqqqqq", "a Tensor has no attribute 'qqqqqq'"),
         (gpu, "randn", "here it is: gpu.Tensor.randn"),
