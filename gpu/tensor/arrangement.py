@@ -14,9 +14,17 @@ import numpy as np
 
 from gpu.compiler.ir.graph import Shape
 from gpu.compiler.ir.graph import build as G
-from gpu.core.dtype import DType, dtypes
+from gpu.core.dtype import DType, dtypes, to_dtype
 from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
-from gpu.tensor.arguments import Operand, axes_of, axis_of, integer, items_of, shape_of
+from gpu.tensor.arguments import (
+    Operand,
+    axes_of,
+    axis_of,
+    check_number,
+    integer,
+    items_of,
+    shape_of,
+)
 from gpu.tensor.base import TensorBase, broadcast_shape
 from gpu.tensor.gathering import Gathering
 from gpu.tensor.gradients import check_tensor
@@ -58,9 +66,14 @@ class Arrangement(Joining, Gathering):
         return tuple(self.select(axis, place) for place in range(self.shape[axis]))
 
     def tensor_split(
-        self, indices_or_sections: int | Sequence[int], dim: int = 0
+        self, indices_or_sections: int | Sequence[int] | Self, dim: int = 0
     ) -> tuple[Self, ...]:
-        """So many pieces, of which the first are one larger if need be; or cut at indices."""
+        """So many pieces, of which the first are one larger if need be; or cut at indices.
+
+        Those may be a tensor, whose values are read.
+        """
+        if isinstance(indices_or_sections, TensorBase):
+            indices_or_sections = indices_or_sections.numpy().tolist()
         axis = axis_of(dim, self.ndim, "dim")
         size = self.shape[axis]
         if not isinstance(indices_or_sections, Sequence):
@@ -261,11 +274,56 @@ class Arrangement(Joining, Gathering):
         line = self.pad(behind).unsqueeze(-1 if shift >= 0 else -2)
         plane = line.expand(*self.shape[:-1], size, size)
         row, column = plane._index_along(0, (size, size)), plane._index_along(1, (size, size))
-        return column.sub(row).eq(shift).where(plane, 0).movedim((-2, -1), (a, b))
+        return column.sub(row).eq(shift).where(plane, plane._filled(0)).movedim((-2, -1), (a, b))
 
     def diagflat(self, offset: int = 0) -> Self:
         """A matrix with all elements of self along a diagonal, zeros elsewhere."""
         return self.ravel().diag_embed(offset)
+
+    @classmethod
+    def logspace(
+        cls,
+        start: float,
+        stop: float,
+        steps: int,
+        base: float = 10.0,
+        dtype: DType | str | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """`base` to `steps` powers at equal distances from `start` to `stop`, both included.
+
+        They are computed in float64 here, once; float32 if no dtype is given.
+        """
+        for value, name in ((start, "start"), (stop, "stop"), (base, "base")):
+            check_number(value, name)
+        if integer(steps, "steps") < 0:
+            raise InvalidValue(f"steps must not be negative, got {steps}")
+        element = dtypes.default_float if dtype is None else to_dtype(dtype)
+        powers = np.logspace(start, stop, steps, base=base)
+        whole = powers.astype(np.int64) if element.is_int else powers
+        return cls(whole, device=device).cast(element)
+
+    def cartesian_prod(self, *args: Operand) -> Self:
+        """All ways to take an element of self and one of each other vector, a row for each."""
+        first, *others = self.meshgrid(*args)
+        return (
+            first.stack(*others, dim=-1)._reshaped((first.numel(), 1 + len(others)))
+            if others
+            else self._same()
+        )
+
+    def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:
+        """All ways to take `r` elements of a vector in their order, a row for each."""
+        if self.ndim != 1:
+            raise ShapeError(f"combinations needs a vector, got shape {list(self.shape)}")
+        if integer(r, "r") < 0:
+            raise InvalidValue(f"r must not be negative, got {r}")
+        ways = (
+            itertools.combinations_with_replacement if with_replacement else itertools.combinations
+        )
+        rows = list(ways(range(self.shape[0]), r))
+        places = np.array(rows, np.int64).reshape(len(rows), r)
+        return self._lines(0, self._lift(places.reshape(-1)))._reshaped(places.shape)
 
     @classmethod
     def triu_indices(

@@ -175,11 +175,12 @@ class Comparison(Operands):
         return self._wrap(G.alu("where", condition, *sides))
 
     def masked_fill(self, mask: Operand, value: Operand) -> Self:
-        """`value` where `mask` is true, else self."""
+        """`value` where `mask` is true, else self. Bools stay bools: an int is one then, too."""
         condition = self._lift(mask)
         if condition.dtype is not dtypes.bool:
             raise DTypeError(f"mask must be bool, got {condition.dtype.name}; write mask != 0")
-        return condition.where(value, self)
+        is_truth = self.dtype is dtypes.bool and isinstance(value, int)
+        return condition.where(bool(value) if is_truth else value, self)
 
     def maximum(self, x: Operand) -> Self:
         """The larger of self and `x`; NaN if either is."""

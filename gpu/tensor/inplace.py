@@ -69,8 +69,7 @@ class InPlace(Operators):
         """
         if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
             raise ShapeError(
-                "fill_diagonal_ takes a matrix, or axes of one size, got shape "
-                f"{list(self.shape)}"
+                f"fill_diagonal_ takes a matrix, or axes of one size, got shape {list(self.shape)}"
             )
         apart = 1 + int(np.cumprod(self.shape[:0:-1]).sum())
         end = self.shape[1] ** 2 if self.ndim == 2 and not wrap else self.numel()

@@ -27,6 +27,7 @@ _GROUPS: Final = {
     ),
     ("exponent", "x"): "pow",
     ("tensor", "w"): "dot",
+    ("unbiased", "correction"): "std std_mean var var_mean",
     ("input", "x"): "where",
     ("other", "y"): "where",
     ("min", "min_"): "clamp clamp_min clip",
@@ -42,7 +43,7 @@ _GROUPS: Final = {
         "sparse_categorical_crossentropy"
     ),
     ("equation", "formula"): "einsum",
-    ("end", "stop"): "arange linspace",
+    ("end", "stop"): "arange linspace logspace",
     ("size", "shape"): "expand full view",
     ("size", "*shape"): (
         "empty glorot_uniform kaiming_normal kaiming_uniform normal ones rand randint randn "

@@ -10,17 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 TENSOR: Final[Mapping[str, str]] = {
-    "cpu": 'to("CPU")',
     "cuda": "to(device)",
     "data_ptr": "__array__, DLPack or data()",
-    "dim": "ndim",
     "from_numpy": "Tensor(array)",
     "is_cuda": "device",
-    "nelement": "numel()",
-    "new_ones": "Tensor.ones(..., dtype=x.dtype, device=x.device)",
-    "new_zeros": "Tensor.zeros(..., dtype=x.dtype, device=x.device)",
     "type": "cast()",
-    "type_as": "cast(other.dtype)",
 }
 """For attributes of tensors."""
 PACKAGE: Final[Mapping[str, str]] = {

@@ -25,7 +25,9 @@ def failures(row: Row, draws: int) -> list[str]:
             try:
                 taken += compare(row, dtype, number)
             except Exception as error:
-                found.append(f"{dtype}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+                found.append(
+                    f"{dtype}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                )
         try:
             compare_gradients(row, number)
         except Exception as error:
@@ -38,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--family", nargs="+", choices=sorted({r.family for r in ROWS}))
-    parser.add_argument("--draws", type=int, default=2, help="of arguments and shapes, for each dtype")
+    parser.add_argument(
+        "--draws", type=int, default=2, help="of arguments and shapes, for each dtype"
+    )
     given = parser.parse_args(arguments)
     wanted = [
         row for row in ROWS

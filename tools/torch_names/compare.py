@@ -43,15 +43,26 @@ class _Ours:
     """The methods of tensors as functions, those that join taking a sequence, as torch's do."""
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(gpu.dtypes if name.startswith("float") and "_" not in name else Tensor, name)
+        function = getattr(
+            gpu.dtypes if name.startswith("float") and "_" not in name else Tensor, name
+        )
         if name in _JOINING:
-            return lambda tensors, *rest, **named: function(*tensors, **dict(zip(["dim"], rest)), **named)
+            return lambda tensors, *rest, **named: function(
+                *tensors, **dict(zip(["dim"], rest)), **named
+            )
         return function
 
 
 def _names(ours: bool) -> dict[str, Any]:
     if ours:
-        return {"T": _Ours(), "F": functional, "S": special, "W": gpu.signal.windows, "nn": nn, "math": math}
+        return {
+            "T": _Ours(),
+            "F": functional,
+            "S": special,
+            "W": gpu.signal.windows,
+            "nn": nn,
+            "math": math,
+        }
     return {
         "T": torch, "F": torch.nn.functional, "S": torch.special, "W": torch.signal.windows,
         "nn": torch.nn, "math": math,
@@ -111,10 +122,21 @@ def _array(x: Any) -> Array:
 
 
 def _kind(x: Any) -> str:
-    return str(x.dtype).removeprefix("torch.").removeprefix("dtypes.") if hasattr(x, "dtype") else type(x).__name__
+    return (
+        str(x.dtype).removeprefix("torch.").removeprefix("dtypes.")
+        if hasattr(x, "dtype")
+        else type(x).__name__
+    )
 
 
-_SHORT: Final = {"half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64", "uchar": "uint8"}
+_SHORT: Final = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "uchar": "uint8",
+}
 
 
 def _close(found: Any, wanted: Any, what: str, looser: float = 1) -> None:
@@ -125,7 +147,9 @@ def _close(found: Any, wanted: Any, what: str, looser: float = 1) -> None:
     if mine != other:
         raise AssertionError(f"{what}: {mine}, torch's {other}")
     relative, absolute = TOLERANCES.get(other, (0, 0))
-    np.testing.assert_allclose(ours, theirs, relative * looser, absolute * looser, equal_nan=True, err_msg=what)
+    np.testing.assert_allclose(
+        ours, theirs, relative * looser, absolute * looser, equal_nan=True, err_msg=what
+    )
 
 
 def compare(row: Row, dtype: str, number: int = 0) -> bool:
@@ -165,7 +189,11 @@ def compare_gradients(row: Row, number: int = 0) -> bool:
     theirs = {n: as_torch(x, n in floats) for n, x in arrays.items()}
     try:
         layer, mine = layers(call, "float64", arrays) if row.family == "layers" else (None, None)
-        outs = [o for o in _parts(evaluate(call, theirs, False, layer)) if isinstance(o, torch.Tensor) and o.requires_grad]
+        outs = [
+            o
+            for o in _parts(evaluate(call, theirs, False, layer))
+            if isinstance(o, torch.Tensor) and o.requires_grad
+        ]
         seeds = [rng.uniform(-1, 1, tuple(o.shape)) for o in outs]
         total = sum((o * as_torch(s)).sum() for o, s in zip(outs, seeds, strict=True))
         if not outs or not total.requires_grad:
@@ -176,8 +204,15 @@ def compare_gradients(row: Row, number: int = 0) -> bool:
             raise
         return False
     ours = {n: Tensor(x, requires_grad=(n in floats) or None) for n, x in arrays.items()}
-    found = [o for o in _parts(evaluate(call, ours, True, mine)) if isinstance(o, Tensor) and o.dtype.is_float]
-    whole = sum(((o * Tensor(s)).sum() for o, s in zip(found[1:], seeds[1:])), (found[0] * Tensor(seeds[0])).sum())
+    found = [
+        o
+        for o in _parts(evaluate(call, ours, True, mine))
+        if isinstance(o, Tensor) and o.dtype.is_float
+    ]
+    whole = sum(
+        ((o * Tensor(s)).sum() for o, s in zip(found[1:], seeds[1:])),
+        (found[0] * Tensor(seeds[0])).sum(),
+    )
     named = [n for n in floats if theirs[n].grad is not None]
     if named:
         grads = whole.gradient(*(ours[n] for n in named), materialize_grads=True)

@@ -66,7 +66,9 @@ def _elementwise(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
     c is a square matrix, e another, v and w vectors.
     """
     shape = [1000, 1000] if large else _sizes(rng, int(rng.integers(0, 4)), 1, 4)
-    other = shape if large or rng.random() < 0.5 else [n if rng.random() < 0.6 else 1 for n in shape]
+    other = (
+        shape if large or rng.random() < 0.5 else [n if rng.random() < 0.6 else 1 for n in shape]
+    )
     side = 1000 if large else 3
     return {
         "x": fill(-3, 4, *shape), "y": fill(-3, 4, *other), "z": fill(-3, 4, *shape[1:]),
@@ -148,7 +150,9 @@ def _losses(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
 def _layers(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
     """c, x, v of four channels and one to three axes; s a sequence of vectors of 4; i numbers."""
     sides = _sizes(rng, 3, 4, 6)
-    line, plane, volume = ([62_500], [250, 250], [40, 40, 40]) if large else (sides[:1], sides[:2], sides)
+    line, plane, volume = (
+        ([62_500], [250, 250], [40, 40, 40]) if large else (sides[:1], sides[:2], sides)
+    )
     n = 4
     batch, length = (500, 500) if large else (3, 2)
     return {

@@ -13,6 +13,7 @@ import gpu
 import gpu.fft
 import gpu.linalg
 import gpu.nn.functional
+import gpu.signal
 import gpu.special
 from gpu import Tensor
 
