@@ -21,20 +21,139 @@ from gpu.tensor.base import TensorBase
 from gpu.tensor.operators import Operators
 
 # The methods that have one: of one tensor, of several, and those that write at places.
-NAMES: Final = """
-    abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh
-    bitwise_not ceil conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor
-    frac i0 lgamma log log10 log1p log2 logical_not logit mvlgamma nan_to_num neg negative polygamma
-    rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh tril
-    triu trunc cumprod cumsum renorm
-    add addbmm addcdiv addcmul addmm addmv addr arctan2 atan2 baddbmm bitwise_and bitwise_left_shift
-    bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip copysign div divide eq
-    float_power floor_divide fmod gcd ge greater greater_equal gt heaviside hypot igamma igammac lcm
-    ldexp le lerp less less_equal logical_and logical_or logical_xor lt masked_fill mul multiply ne
-    nextafter not_equal pow remainder sub subtract true_divide xlogy
-    index_add index_copy index_fill index_put index_reduce masked_scatter put scatter scatter_add
-    scatter_reduce
-""".split()
+NAMES: Final = [
+    "abs",
+    "absolute",
+    "acos",
+    "acosh",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctanh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bitwise_not",
+    "ceil",
+    "conj_physical",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "digamma",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "fix",
+    "floor",
+    "frac",
+    "i0",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logical_not",
+    "logit",
+    "mvlgamma",
+    "nan_to_num",
+    "neg",
+    "negative",
+    "polygamma",
+    "rad2deg",
+    "reciprocal",
+    "relu",
+    "round",
+    "rsqrt",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinc",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "tril",
+    "triu",
+    "trunc",
+    "cumprod",
+    "cumsum",
+    "renorm",
+    "add",
+    "addbmm",
+    "addcdiv",
+    "addcmul",
+    "addmm",
+    "addmv",
+    "addr",
+    "arctan2",
+    "atan2",
+    "baddbmm",
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "clip",
+    "copysign",
+    "div",
+    "divide",
+    "eq",
+    "float_power",
+    "floor_divide",
+    "fmod",
+    "gcd",
+    "ge",
+    "greater",
+    "greater_equal",
+    "gt",
+    "heaviside",
+    "hypot",
+    "igamma",
+    "igammac",
+    "lcm",
+    "ldexp",
+    "le",
+    "lerp",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "lt",
+    "masked_fill",
+    "mul",
+    "multiply",
+    "ne",
+    "nextafter",
+    "not_equal",
+    "pow",
+    "remainder",
+    "sub",
+    "subtract",
+    "true_divide",
+    "xlogy",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "index_reduce",
+    "masked_scatter",
+    "put",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+]
 
 C = TypeVar("C", bound=type[Any])
 
@@ -69,8 +188,7 @@ class InPlace(Operators):
         """
         if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
             raise ShapeError(
-                "fill_diagonal_ takes a matrix, or axes of one size, got shape "
-                f"{list(self.shape)}"
+                f"fill_diagonal_ takes a matrix, or axes of one size, got shape {list(self.shape)}"
             )
         apart = 1 + int(np.cumprod(self.shape[:0:-1]).sum())
         end = self.shape[1] ** 2 if self.ndim == 2 and not wrap else self.numel()

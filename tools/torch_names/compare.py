@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +17,7 @@ from gpu.nn import functional
 from tools.torch_names.operands import Array, drawn, operands, rng_for
 from tools.torch_names.rows import Row
 
-# Relative, and absolute: narrow floats are summed in another order, special functions rounded otherwise.
+# Relative, and absolute: sums go in another order, and special functions are rounded otherwise.
 TOLERANCES: Final = {
     "float64": (1e-9, 1e-9), "float32": (2e-4, 1e-4), "float16": (2e-2, 2e-2),
     "bfloat16": (1e-1, 1e-1), "complex64": (2e-4, 1e-4), "complex128": (1e-9, 1e-9),
@@ -30,7 +31,17 @@ _WRONG_IN_TORCH: Final = {
     "logical_xor_",
 }  # fmt: skip
 _JOINING: Final = frozenset(
-    "cat concat concatenate stack hstack vstack dstack column_stack row_stack".split()
+    [
+        "cat",
+        "concat",
+        "concatenate",
+        "stack",
+        "hstack",
+        "vstack",
+        "dstack",
+        "column_stack",
+        "row_stack",
+    ]
 )
 
 
@@ -43,15 +54,26 @@ class _Ours:
     """The methods of tensors as functions, those that join taking a sequence, as torch's do."""
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(gpu.dtypes if name.startswith("float") and "_" not in name else Tensor, name)
+        function = getattr(
+            gpu.dtypes if name.startswith("float") and "_" not in name else Tensor, name
+        )
         if name in _JOINING:
-            return lambda tensors, *rest, **named: function(*tensors, **dict(zip(["dim"], rest)), **named)
+            return lambda tensors, *rest, **named: function(
+                *tensors, **dict(zip(["dim"], rest, strict=False)), **named
+            )
         return function
 
 
 def _names(ours: bool) -> dict[str, Any]:
     if ours:
-        return {"T": _Ours(), "F": functional, "S": special, "W": gpu.signal.windows, "nn": nn, "math": math}
+        return {
+            "T": _Ours(),
+            "F": functional,
+            "S": special,
+            "W": gpu.signal.windows,
+            "nn": nn,
+            "math": math,
+        }
     return {
         "T": torch, "F": torch.nn.functional, "S": torch.special, "W": torch.signal.windows,
         "nn": torch.nn, "math": math,
@@ -94,10 +116,10 @@ def layers(call: str, dtype: str, given: Mapping[str, Array]) -> tuple[Any, Any]
     return theirs, ours
 
 
-def _parts(value: Any) -> list[Any]:
+def parts(value: Any) -> list[Any]:
     """The tensors and numbers of a value."""
     if isinstance(value, (tuple, list)):
-        return [part for each in value for part in _parts(each)]
+        return [part for each in value for part in parts(each)]
     return [] if value is None else [value]
 
 
@@ -111,10 +133,21 @@ def _array(x: Any) -> Array:
 
 
 def _kind(x: Any) -> str:
-    return str(x.dtype).removeprefix("torch.").removeprefix("dtypes.") if hasattr(x, "dtype") else type(x).__name__
+    return (
+        str(x.dtype).removeprefix("torch.").removeprefix("dtypes.")
+        if hasattr(x, "dtype")
+        else type(x).__name__
+    )
 
 
-_SHORT: Final = {"half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64", "uchar": "uint8"}
+_SHORT: Final = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "uchar": "uint8",
+}
 
 
 def _close(found: Any, wanted: Any, what: str, looser: float = 1) -> None:
@@ -125,7 +158,9 @@ def _close(found: Any, wanted: Any, what: str, looser: float = 1) -> None:
     if mine != other:
         raise AssertionError(f"{what}: {mine}, torch's {other}")
     relative, absolute = TOLERANCES.get(other, (0, 0))
-    np.testing.assert_allclose(ours, theirs, relative * looser, absolute * looser, equal_nan=True, err_msg=what)
+    np.testing.assert_allclose(
+        ours, theirs, relative * looser, absolute * looser, equal_nan=True, err_msg=what
+    )
 
 
 def compare(row: Row, dtype: str, number: int = 0) -> bool:
@@ -141,13 +176,11 @@ def compare(row: Row, dtype: str, number: int = 0) -> bool:
     except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, GpuError):
             raise
-        try:
+        with contextlib.suppress(GpuError):
             evaluate(call.partition(" @ ")[0], {n: Tensor(x) for n, x in arrays.items()}, True)
-        except GpuError:
-            pass
         return False
     found = evaluate(call, {n: Tensor(x) for n, x in arrays.items()}, True, mine)
-    ours, theirs = _parts(found), _parts(wanted)
+    ours, theirs = parts(found), parts(wanted)
     if len(ours) != len(theirs):
         raise AssertionError(f"{call}: {len(ours)} results, torch's {len(theirs)}")
     for one, other in zip(ours, theirs, strict=True):
@@ -165,7 +198,11 @@ def compare_gradients(row: Row, number: int = 0) -> bool:
     theirs = {n: as_torch(x, n in floats) for n, x in arrays.items()}
     try:
         layer, mine = layers(call, "float64", arrays) if row.family == "layers" else (None, None)
-        outs = [o for o in _parts(evaluate(call, theirs, False, layer)) if isinstance(o, torch.Tensor) and o.requires_grad]
+        outs = [
+            o
+            for o in parts(evaluate(call, theirs, False, layer))
+            if isinstance(o, torch.Tensor) and o.requires_grad
+        ]
         seeds = [rng.uniform(-1, 1, tuple(o.shape)) for o in outs]
         total = sum((o * as_torch(s)).sum() for o, s in zip(outs, seeds, strict=True))
         if not outs or not total.requires_grad:
@@ -176,8 +213,15 @@ def compare_gradients(row: Row, number: int = 0) -> bool:
             raise
         return False
     ours = {n: Tensor(x, requires_grad=(n in floats) or None) for n, x in arrays.items()}
-    found = [o for o in _parts(evaluate(call, ours, True, mine)) if isinstance(o, Tensor) and o.dtype.is_float]
-    whole = sum(((o * Tensor(s)).sum() for o, s in zip(found[1:], seeds[1:])), (found[0] * Tensor(seeds[0])).sum())
+    found = [
+        o
+        for o in parts(evaluate(call, ours, True, mine))
+        if isinstance(o, Tensor) and o.dtype.is_float
+    ]
+    whole = sum(
+        ((o * Tensor(s)).sum() for o, s in zip(found[1:], seeds[1:], strict=False)),
+        (found[0] * Tensor(seeds[0])).sum(),
+    )
     named = [n for n in floats if theirs[n].grad is not None]
     if named:
         grads = whole.gradient(*(ours[n] for n in named), materialize_grads=True)
