@@ -28,7 +28,15 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # gpu/__init__ alone.
     "gpu": (
         *("gpu.core", "gpu.runtime", "gpu.tensor"),
-        *("gpu.nn", "gpu.array_api", "gpu.dtype", "gpu.func", "gpu.linalg", "gpu.special", "gpu.signal"),
+        *(
+            "gpu.nn",
+            "gpu.array_api",
+            "gpu.dtype",
+            "gpu.func",
+            "gpu.linalg",
+            "gpu.special",
+            "gpu.signal",
+        ),
     ),
     "gpu.__main__": ("gpu.cli",),
     "gpu.dtype": ("gpu.core",),

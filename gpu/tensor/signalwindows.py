@@ -1,8 +1,8 @@
 """Windows of signals: weights for the elements of a frame, 1 in its middle.
 
 All take how many elements there are, `M`, and `sym`: False makes one period of a window that
-repeats, as a spectrum wants it. They are computed in float64 by numpy, once, and rounded to `dtype`,
-which is float32 if not told.
+repeats, as a spectrum wants it. They are computed where they are used, in `dtype`, which is float32
+if not told, or in float32 if that is narrower.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
-from gpu.core.dtype import DType, dtypes, to_dtype
+from gpu.core.dtype import DType, accumulator, dtypes, to_dtype
 from gpu.core.errors import DTypeError, InvalidValue
 from gpu.tensor.arguments import check_number, integer
+from gpu.tensor.special.bessel import i0
 from gpu.tensor.tensor import Tensor
-
-Places = npt.NDArray[np.float64]
 
 
 class Placement(TypedDict, total=False):
@@ -33,7 +31,7 @@ class Placement(TypedDict, total=False):
 
 def bartlett(M: int, **placement: Unpack[Placement]) -> Tensor:
     """A triangle that is 0 at both ends."""
-    return _window(M, lambda n, steps: 1 - np.abs(2 * n / steps - 1), placement)
+    return _window(M, lambda n, steps: 1 - (n * (2 / steps) - 1).abs(), placement)
 
 
 def blackman(M: int, **placement: Unpack[Placement]) -> Tensor:
@@ -43,7 +41,7 @@ def blackman(M: int, **placement: Unpack[Placement]) -> Tensor:
 
 def cosine(M: int, **placement: Unpack[Placement]) -> Tensor:
     """Half a wave of a sine, from half a step in to half a step before its end."""
-    return _window(M, lambda n, steps: np.sin(np.pi * (n + 0.5) / (steps + 1)), placement)
+    return _window(M, lambda n, steps: ((n + 0.5) * (math.pi / (steps + 1))).sin(), placement)
 
 
 def exponential(
@@ -53,9 +51,9 @@ def exponential(
     if _positive(tau, "tau") and center is not None and placement.get("sym", True):
         raise InvalidValue("center is for windows with sym=False: a symmetric one has its middle")
 
-    def shape(n: Places, steps: int) -> Places:
+    def shape(n: Tensor, steps: int) -> Tensor:
         middle = steps / 2 if center is None else center
-        return np.exp(-np.abs(n - middle) / tau)
+        return ((n - middle).abs() / -tau).exp()
 
     return _window(M, shape, placement, one=center is None)
 
@@ -63,7 +61,7 @@ def exponential(
 def gaussian(M: int, *, std: float = 1.0, **placement: Unpack[Placement]) -> Tensor:
     """The bell of standard deviation `std`, in elements."""
     _positive(std, "std")
-    return _window(M, lambda n, steps: np.exp(-0.5 * ((n - steps / 2) / std) ** 2), placement)
+    return _window(M, lambda n, steps: (((n - steps / 2) / std).square() * -0.5).exp(), placement)
 
 
 def general_cosine(M: int, *, a: Sequence[float], **placement: Unpack[Placement]) -> Tensor:
@@ -71,10 +69,11 @@ def general_cosine(M: int, *, a: Sequence[float], **placement: Unpack[Placement]
     if not isinstance(a, Sequence) or not a:
         raise InvalidValue(f"a must be a sequence of one factor or more, got {a!r}")
 
-    def shape(n: Places, steps: int) -> Places:
-        turn = 2 * np.pi * n / steps
-        waves = [(-1) ** i * factor * np.cos(i * turn) for i, factor in enumerate(a)]
-        return np.asarray(sum(waves), np.float64)
+    def shape(n: Tensor, steps: int) -> Tensor:
+        turn, total = n * (2 * math.pi / steps), n.full_like(a[0])
+        for number, factor in enumerate(a[1:], 1):
+            total = total + (turn * number).cos() * (factor * (-1) ** number)
+        return total
 
     return _window(M, shape, placement)
 
@@ -101,20 +100,20 @@ def kaiser(M: int, *, beta: float = 12.0, **placement: Unpack[Placement]) -> Ten
     if beta < 0:
         raise InvalidValue(f"beta must be 0 or more, got {beta!r}")
 
-    def shape(n: Places, steps: int) -> Places:
-        arc = np.sqrt(np.maximum(0, 1 - (2 * n / steps - 1) ** 2))
-        return np.asarray(np.i0(beta * arc) / np.i0(beta), np.float64)
+    def shape(n: Tensor, steps: int) -> Tensor:
+        arc = (1 - (n * (2 / steps) - 1).square()).clamp(0).sqrt()
+        return i0(arc * beta) / float(np.i0(beta))
 
     return _window(M, shape, placement)
 
 
 def nuttall(M: int, **placement: Unpack[Placement]) -> Tensor:
-    """`general_cosine` with the four factors of Nuttall's window of a continuous first derivative."""
+    """`general_cosine` with the four factors of Nuttall's window with a continuous slope."""
     return general_cosine(M, a=(0.3635819, 0.4891775, 0.1365995, 0.0106411), **placement)
 
 
 def _window(
-    M: int, shape: Callable[[Places, int], Places], placement: Placement, one: bool = True
+    M: int, shape: Callable[[Tensor, int], Tensor], placement: Placement, one: bool = True
 ) -> Tensor:
     """The window whose element n, of a period of so many steps, is `shape`; with `one` 1 of one."""
     wanted = to_dtype(placement.get("dtype") or dtypes.default_float)
@@ -124,9 +123,12 @@ def _window(
     if count < 0:
         raise InvalidValue(f"M must be 0 or more, got {M}")
     steps = max(count - placement.get("sym", True), 1)
-    weights = np.ones(1) if count == 1 and one else shape(np.arange(count, dtype=float), steps)
-    grad = placement.get("requires_grad") or None
-    return Tensor(weights, placement.get("device"), wanted, grad)
+    place = Tensor.arange(count, dtype=accumulator(wanted), device=placement.get("device"))
+    weights = place.full_like(1) if count == 1 and one else shape(place, steps)
+    window = weights.cast(wanted)
+    if placement.get("requires_grad"):
+        window.realize().requires_grad = True
+    return window
 
 
 def _positive(value: float, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +17,7 @@ from gpu.nn import functional
 from tools.torch_names.operands import Array, drawn, operands, rng_for
 from tools.torch_names.rows import Row
 
-# Relative, and absolute: narrow floats are summed in another order, special functions rounded otherwise.
+# Relative, and absolute: sums go in another order, and special functions are rounded otherwise.
 TOLERANCES: Final = {
     "float64": (1e-9, 1e-9), "float32": (2e-4, 1e-4), "float16": (2e-2, 2e-2),
     "bfloat16": (1e-1, 1e-1), "complex64": (2e-4, 1e-4), "complex128": (1e-9, 1e-9),
@@ -30,7 +31,17 @@ _WRONG_IN_TORCH: Final = {
     "logical_xor_",
 }  # fmt: skip
 _JOINING: Final = frozenset(
-    "cat concat concatenate stack hstack vstack dstack column_stack row_stack".split()
+    [
+        "cat",
+        "concat",
+        "concatenate",
+        "stack",
+        "hstack",
+        "vstack",
+        "dstack",
+        "column_stack",
+        "row_stack",
+    ]
 )
 
 
@@ -48,7 +59,7 @@ class _Ours:
         )
         if name in _JOINING:
             return lambda tensors, *rest, **named: function(
-                *tensors, **dict(zip(["dim"], rest)), **named
+                *tensors, **dict(zip(["dim"], rest, strict=False)), **named
             )
         return function
 
@@ -105,10 +116,10 @@ def layers(call: str, dtype: str, given: Mapping[str, Array]) -> tuple[Any, Any]
     return theirs, ours
 
 
-def _parts(value: Any) -> list[Any]:
+def parts(value: Any) -> list[Any]:
     """The tensors and numbers of a value."""
     if isinstance(value, (tuple, list)):
-        return [part for each in value for part in _parts(each)]
+        return [part for each in value for part in parts(each)]
     return [] if value is None else [value]
 
 
@@ -165,13 +176,11 @@ def compare(row: Row, dtype: str, number: int = 0) -> bool:
     except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, GpuError):
             raise
-        try:
+        with contextlib.suppress(GpuError):
             evaluate(call.partition(" @ ")[0], {n: Tensor(x) for n, x in arrays.items()}, True)
-        except GpuError:
-            pass
         return False
     found = evaluate(call, {n: Tensor(x) for n, x in arrays.items()}, True, mine)
-    ours, theirs = _parts(found), _parts(wanted)
+    ours, theirs = parts(found), parts(wanted)
     if len(ours) != len(theirs):
         raise AssertionError(f"{call}: {len(ours)} results, torch's {len(theirs)}")
     for one, other in zip(ours, theirs, strict=True):
@@ -191,7 +200,7 @@ def compare_gradients(row: Row, number: int = 0) -> bool:
         layer, mine = layers(call, "float64", arrays) if row.family == "layers" else (None, None)
         outs = [
             o
-            for o in _parts(evaluate(call, theirs, False, layer))
+            for o in parts(evaluate(call, theirs, False, layer))
             if isinstance(o, torch.Tensor) and o.requires_grad
         ]
         seeds = [rng.uniform(-1, 1, tuple(o.shape)) for o in outs]
@@ -206,11 +215,11 @@ def compare_gradients(row: Row, number: int = 0) -> bool:
     ours = {n: Tensor(x, requires_grad=(n in floats) or None) for n, x in arrays.items()}
     found = [
         o
-        for o in _parts(evaluate(call, ours, True, mine))
+        for o in parts(evaluate(call, ours, True, mine))
         if isinstance(o, Tensor) and o.dtype.is_float
     ]
     whole = sum(
-        ((o * Tensor(s)).sum() for o, s in zip(found[1:], seeds[1:])),
+        ((o * Tensor(s)).sum() for o, s in zip(found[1:], seeds[1:], strict=False)),
         (found[0] * Tensor(seeds[0])).sum(),
     )
     named = [n for n in floats if theirs[n].grad is not None]

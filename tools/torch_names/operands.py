@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -81,15 +82,16 @@ def _elementwise(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
 
 
 def _products(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
-    """x by y is z; v, w, h fit them; b by d is e, in batches; k of vectors of three; g and o small."""
+    """x by y is z; v, w, h fit them; b by d is e, in batches; k of vectors of three; g, o small."""
     n, m, o = [1000] * 3 if large else _sizes(rng, 3)
     batch, rows = (100, 100) if large else (2, 3)
     return {
         "x": fill(-3, 4, n, m), "y": fill(-3, 4, m, o), "z": fill(-3, 4, n, o),
         "v": fill(-3, 4, m), "w": fill(-3, 4, n), "h": fill(-3, 4, o),
         "b": fill(-3, 4, batch, rows, rows), "d": fill(-3, 4, batch, rows, rows),
-        "e": fill(-3, 4, batch, rows, rows), "k": fill(-3, 4, 3, 3) if not large else fill(-3, 4, 333_333, 3),
-        "g": fill(-3, 4, *((30, 33) if large else (2, 3))), "o": fill(-3, 4, *((30, 33) if large else (2, 2))),
+        "e": fill(-3, 4, batch, rows, rows), "k": fill(-3, 4, 333_333 if large else 3, 3),
+        "g": fill(-3, 4, *((30, 33) if large else (2, 3))),
+        "o": fill(-3, 4, *((30, 33) if large else (2, 2))),
     }  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def _block(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
     return {
         "x": fill(-3, 4, *shape), "r": rng.permutation(shape[0]),
         "a": rng.permuted(np.indices(shape)[0], axis=0),
-        "j": rng.permutation(shape[0] * shape[1] * shape[2])[:6],
+        "j": rng.permutation(math.prod(shape))[: LARGE if large else 6],
     }  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def _images(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
 def _losses(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
     """x, y, z; u within 0..1, p positive, b 0 or 1; c classes, l classes and -1, g and s signs.
 
-    k logarithms of shares, t classes of sequences, a and d their lengths, w a weight for each class.
+    k logarithms of shares, t classes of sequences, a and d their lengths, w a class's weight.
     """
     rows, classes = (1000, 1000) if large else _sizes(rng, 2, 3, 6)
     shape = (rows, classes)
@@ -139,7 +141,8 @@ def _losses(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
     return {
         "x": fill(-3, 3, *shape), "y": fill(-3, 3, *shape), "z": fill(-3, 3, *shape),
         "u": fill(0.05, 0.95, *shape), "p": fill(0.1, 4, *shape),
-        "b": np.asarray(rng.integers(0, 2, shape)).astype(dtype), "c": rng.integers(0, classes, rows),
+        "b": np.asarray(rng.integers(0, 2, shape)).astype(dtype),
+        "c": rng.integers(0, classes, rows),
         "l": np.sort(rng.permuted(np.indices(shape)[1], axis=1) - 1)[:, ::-1].copy(),
         "g": signs.astype(dtype), "s": rng.choice([-1, 1], shape).astype(dtype),
         "k": scores.astype(dtype), "t": rng.integers(1, letters, (batch, 3)),
@@ -156,7 +159,8 @@ def _layers(rng: Rng, fill: Fill, large: bool) -> Mapping[str, Array]:
     n = 4
     batch, length = (500, 500) if large else (3, 2)
     return {
-        "c": fill(-3, 3, n, 4, *line), "x": fill(-3, 3, n, 4, *plane), "v": fill(-3, 3, n, 4, *volume),
+        "c": fill(-3, 3, n, 4, *line), "x": fill(-3, 3, n, 4, *plane),
+        "v": fill(-3, 3, n, 4, *volume),
         "s": fill(-3, 3, length, batch, 4), "i": rng.integers(0, 4, (length, batch)),
         "f": fill(0, 1, n, 4, 2), "k": fill(0, 1, n, 4, 3),
     }  # fmt: skip

@@ -1,10 +1,10 @@
-"""Calls of torch's functions, methods and layers, by family; each is written once for both libraries.
+"""Calls of torch's functions, methods and layers, by family: each is written once for both.
 
 `T` is the tensor's class or the package torch, `F` and `nn` are functional and nn, `S` special, `W`
-the windows of signals, `rates` and `utils` the schedules and clips; single letters are operands of
-the family (`operands.py`). Of `{a|b}` one is drawn. What stands before ``@`` makes a layer, which is
-called on what stands behind. A call's name is that of its first function. In place are methods of
-a copy of x, or of the operand behind the colon.
+the windows of signals; single letters are operands of the family (`operands.py`). Of `{a|b}` one
+is drawn. What stands before ``@`` makes a layer, which is called on what stands behind. A call's
+name is that of its first function. In place are methods of a copy of x, or of the operand behind
+the colon.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _TEXT: Final = {
         u.logit(eps={0.01|0.1|0.3})  x.maximum(y)  x.minimum(y)  x.mul(y)  x.multiply(y)
         x.nan_to_num({0|1})  (x / (x > 0)).nan_to_num(2, 3, -4)  x.ne(y)  x.not_equal(y)
         x.neg()  x.negative()  x.nextafter(y)  x.positive()  p.pow({2|0.5|3|-1})  p.pow(y)
-        x.rad2deg()  p.reciprocal()  x.remainder(p)  x.round()  x.round(decimals={1|-1|2})  p.rsqrt()
+        x.rad2deg()  p.reciprocal()  x.remainder(p)  x.round()  x.round(decimals={1|-1|2})
+        p.rsqrt()
         T.rsub(x, y)  x.sgn()  x.sigmoid()  x.sign()  x.signbit()  x.sin()  x.sinc()  x.sinh()
         p.sqrt()  x.square()  x.sub(y, alpha={1|2|3})  x.subtract(y)  u.tan()  x.tanh()
         x.trunc()  T.where(m, x, y)  x.xlogy(p)  x.equal(x)  x.allclose(x)
-        x.masked_fill(m, {0|1})  x.conj_physical()  x.relu()  
+        x.masked_fill(m, {0|1})  x.conj_physical()  x.relu()
     """,
     "in place": """
         abs_  acos_:u  acosh_:p  add_(y)  addcmul_(y, z)  addcdiv_(y, p)  asin_:u  asinh_  atan_
@@ -90,9 +91,10 @@ _TEXT: Final = {
         x.mm(y)  x.mv(v)  x.matmul(y)  z.addmm(x, y, beta={0|1|2}, alpha={1|3})
         w.addmv(x, v, beta={1|2}, alpha={1|3})  z.addr(w, h, beta={1|2}, alpha={1|3})
         b.bmm(d)  e.baddbmm(b, d, beta={0|1|2}, alpha={1|3})  b[0].addbmm(b, d, alpha={1|2})
-        w.outer(h)  w.ger(h)  x.inner(v)  x.inner(x)  v.dot(v)  v.vdot(v)  g.kron(o)
-        T.tensordot(x, y, {0|1})  T.tensordot(x, x, ([0], [0]))  k.cross(k + 1, dim={0|-1})
-        z.trace()  T.block_diag(g, o)  T.cdist(x, x + 1, {1.0|2.0|3.0})  x.cov(correction={0|1})
+        w.outer(h)  w.ger(h)  x.inner(v)  x.inner(x)  g.kron(o)
+        T.dot(x.ravel(), x.ravel())  T.vdot(x.ravel(), x.ravel())
+        T.tensordot(x, y, {1|0})  T.tensordot(x, x, ([0], [0]))  k.cross(k + 1, dim={1|-1})
+        z.trace()  T.block_diag(x, y)  T.cdist(x, x + 1, {1.0|2.0|3.0})  x.cov(correction={0|1})
         x.corrcoef()  T.einsum('ij,jk->ik', x, y)  T.einsum('bij,bjk->bk', b, d)
         x.dist(x * 2, {1|2|3})  F.pdist(x)
     """,
@@ -149,21 +151,24 @@ _TEXT: Final = {
         x.tril({0|1|-1})  x.triu({0|1|-1})  x.take(j)  x.take_along_dim(a, 0)
         x.select_scatter(x[:, 0] * 2, 1, 1)  x.slice_scatter(x[:1] * 2, 0, 1, 2)
         x[0].diagonal_scatter(x[0].diagonal() * 2)  T.as_strided(x, (2, 2), ({1|2}, 1), {0|1})
-        x.as_strided((2, 3), (1, {0|2}))  x.as_strided_scatter(x[:1, :1, :2] * 2, (1, 1, 2), (1, 1, 2))
+        x.as_strided((2, 3), (1, {0|2}))
+        x.as_strided_scatter(x[:1, :1, :2] * 2, (1, 1, 2), (1, 1, 2))
         T.broadcast_tensors(x, x[0])  T.meshgrid(x[0, 0], x[0, :, 0], indexing={'ij'|'xy'})
         x.unfold({0|1}, 2, {1|2})  x.clone()  x.contiguous()
     """,
     "index": """
         x.index_add({0}, r, x, alpha={1|2})  x.index_copy(0, r, x * 2)  x.index_fill(0, r[:1], 2)
-        x.index_select(0, r)  x.index_put((r,), x * 2)  x.index_put((r, r % 2), x[:, 0], accumulate=True)
+        x.index_select(0, r)  x.index_put((r,), x * 2)
+        x.index_put((r, r % 2), x[:, 0], accumulate=True)
         x.index_reduce(0, r, x, {'prod'|'mean'|'amax'|'amin'}, include_self={True|False})
-        x.masked_scatter(x > 0, x * 2)  x.masked_select(x > 0)  x.put(j, x.reshape(-1)[:6])
+        x.masked_scatter(x > 0, x * 2)  x.masked_select(x > 0)
+        x.put(j, x.reshape(-1)[: j.shape[0]])
         x.gather(0, a)  x.scatter(0, a, x * 2)  x.scatter_add(0, a, x)
         x.scatter_reduce(0, a, x, {'sum'|'mean'|'amax'|'amin'})  x.argwhere()  x.nonzero()
         x.nonzero(as_tuple=True)
-        F.embedding(j % 2, x[0])
-        F.embedding_bag(r[None] % 2, x[0], mode={'sum'|'mean'|'max'})
-        F.one_hot(r, x.shape[0])
+        F.embedding(a[0] % 2, x[:, 0])
+        F.embedding_bag(a[0] % 2, x[:, 0], mode={'sum'|'mean'|'max'})
+        F.one_hot(a[0], x.shape[0])
     """,
     "nn": """
         F.celu(x, {0.5|1.0})  F.elu(x, {0.5|1.0})  F.gelu(x, approximate={'none'|'tanh'})
@@ -200,7 +205,7 @@ _TEXT: Final = {
         F.lp_pool3d(x.abs() + 0.5, 2.0, 2)
         F.unfold(x, {2|3}, {1|2}, {0|1})  F.fold(F.unfold(x, 2), x.shape[2:], 2)
         F.affine_grid(g, (g.shape[0], 2, {3|4}, 5), align_corners={True|False})
-        F.grid_sample(x, l, {'bilinear'|'nearest'|'bicubic'}, {'zeros'|'border'|'reflection'}, False)
+        F.grid_sample(x, l, {'bilinear'|'nearest'|'bicubic'}, {'zeros'|'border'}, False)
         F.interpolate(x, {5|(3, 9)}, mode={'nearest'|'bilinear'|'bicubic'|'area'|'nearest-exact'})
         F.interpolate(x, scale_factor={2|1.5}, mode={'nearest'|'bilinear'})
         F.upsample(x, {5|9}, mode={'nearest'|'bilinear'})  F.upsample_nearest(x, {5|9})
@@ -208,13 +213,15 @@ _TEXT: Final = {
         F.group_norm(x, {1|2})  F.instance_norm(x)  F.layer_norm(x, x.shape[2:])
         F.local_response_norm(x, {2|3})  F.rms_norm(x, x.shape[3:])  F.normalize(x, {1|2}, {1|3})
         F.batch_norm(x, None, None, None, None, True)  F.batch_norm(x, c, c.abs() + 1, c, c)
-        F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2)  F.pixel_unshuffle(F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2), 2)
+        F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2)
+        F.pixel_unshuffle(F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2), 2)
         F.channel_shuffle(x, {1|2})
         F.pad(x, (1, {0|2|-1}, 2, 1), {'constant'|'reflect'|'replicate'|'circular'})
         F.linear(x, t, {None|t[:, 0]})  F.bilinear(x[:, :, :, :1], x[:, :, :, :1], t[:2, :1, None])
         F.cosine_similarity(x, x + 1, {1|3})  F.pairwise_distance(x, x + 1, {1.0|2.0})
         F.conv1d(x[0], o, padding={0|1|'same'})  F.conv2d(x, q, stride={1|2}, padding={0|1})
-        F.conv3d(x[:1][None], s, padding={0|1})  F.conv_transpose1d(x[0], o.transpose(0, 1), stride={1|2})
+        F.conv3d(x[:1][None], s, padding={0|1})
+        F.conv_transpose1d(x[0], o.transpose(0, 1), stride={1|2})
         F.conv_transpose2d(x, q.transpose(0, 1), stride={1|2}, padding={0|1})
         F.conv_transpose3d(x[:1][None], s, padding={0|1})
         F.scaled_dot_product_attention(x, x, x, is_causal={True|False})
@@ -267,7 +274,8 @@ _TEXT: Final = {
         nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)) @ s
         nn.ReLU() @ x  nn.ReLU6() @ x  nn.Hardtanh() @ x  nn.LeakyReLU({0.01|0.2}) @ x  nn.ELU() @ x
         nn.CELU(0.5) @ x  nn.SELU() @ x  nn.SiLU() @ x  nn.Mish() @ x  nn.Hardsigmoid() @ x
-        nn.Hardswish() @ x  nn.Threshold(0.5, 2.0) @ x  nn.GELU() @ x  nn.Sigmoid() @ x  nn.Tanh() @ x
+        nn.Hardswish() @ x  nn.Threshold(0.5, 2.0) @ x  nn.GELU() @ x  nn.Sigmoid() @ x
+        nn.Tanh() @ x
         nn.LogSigmoid() @ x  nn.Softsign() @ x  nn.Softplus() @ x  nn.Tanhshrink() @ x
         nn.Hardshrink() @ x  nn.Softshrink() @ x  nn.GLU({1|-3}) @ x  nn.Softmax(1) @ x
         nn.LogSoftmax(1) @ x  nn.Softmin(1) @ x  nn.Softmax2d() @ x  nn.PReLU({1|4}) @ x
@@ -289,14 +297,16 @@ _TEXT: Final = {
         nn.ConstantPad3d(1, 2.0) @ v  nn.ReflectionPad1d(1) @ c  nn.ReflectionPad2d(1) @ x
         nn.ReflectionPad3d(1) @ v  nn.ReplicationPad1d(2) @ c  nn.ReplicationPad2d(2) @ x
         nn.ReplicationPad3d(1) @ v  nn.CircularPad1d(1) @ c  nn.CircularPad2d(1) @ x
-        nn.CircularPad3d(1) @ v  nn.CosineSimilarity(1) @ x, x + 1  nn.PairwiseDistance(2) @ s, s + 1
+        nn.CircularPad3d(1) @ v  nn.CosineSimilarity(1) @ x, x + 1
+        nn.PairwiseDistance(2) @ s, s + 1
         nn.L1Loss() @ x, x + 1  nn.MSELoss() @ x, x * 2  nn.SmoothL1Loss() @ x, x * 2
         nn.HuberLoss() @ x, x * 2  nn.KLDivLoss(reduction='sum') @ x, x.abs() + 0.1
         nn.PoissonNLLLoss() @ x, x.abs()  nn.GaussianNLLLoss() @ x, x * 2, x.abs() + 1
         nn.BCEWithLogitsLoss() @ x, x.abs() / 9  nn.BCELoss() @ x.sigmoid(), x.abs() / 9
         nn.CrossEntropyLoss() @ s[0], i[0]  nn.NLLLoss() @ s[0], i[0]
         nn.MarginRankingLoss() @ c, c * 2, c.sign()  nn.SoftMarginLoss() @ c, c.sign()
-        nn.HingeEmbeddingLoss() @ c, c.sign()  nn.CosineEmbeddingLoss() @ s[0], s[1], s[0, :, 0].sign()
+        nn.HingeEmbeddingLoss() @ c, c.sign()
+        nn.CosineEmbeddingLoss() @ s[0], s[1], s[0, :, 0].sign()
         nn.MultiMarginLoss() @ s[0], i[0]  nn.MultiLabelSoftMarginLoss() @ s[0], s[0].abs() / 9
         nn.TripletMarginLoss() @ s[0], s[1], s[0] * 2
     """,

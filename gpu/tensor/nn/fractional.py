@@ -1,4 +1,4 @@
-"""Pools whose windows lie apart by one of two steps, drawn at random (B. Graham, arXiv 1412.6071)."""
+"""Pools whose windows lie apart by one of two steps, at random (B. Graham, arXiv 1412.6071)."""
 
 from __future__ import annotations
 

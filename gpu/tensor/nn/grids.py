@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import partial
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.graph import build as G

@@ -36,8 +36,9 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norms of the differences of each row and each of those behind it, one after another."""
     if input.ndim != 2:
         raise ShapeError(f"pdist takes a matrix of vectors, got shape {list(input.shape)}")
-    rows, others = Tensor.triu_indices(*input.shape[:1] * 2, 1, device=input.device).unbind()
-    return (input[rows] - input[others]).norm(p, -1)
+    count = input.shape[0]
+    rows, others = Tensor.triu_indices(count, count, 1, device=input.device).unbind()
+    return input.cdist(input, p).take(rows * count + others)
 
 
 def cosine_embedding_loss(
