@@ -54,6 +54,10 @@ SPECIAL: dict[tuple[str, str], tuple[Callable[[Any], Any], Callable[[Any], Any]]
     ("scatter", "value"): (
         lambda x: x.scatter(dim=1, index=Tensor([[0], [2]]), value=9.0),
         lambda t: t.scatter(dim=1, index=torch.tensor([[0], [2]]), value=9.0)),
+    ("std_mean", "unbiased"): (
+        lambda x: x.std_mean(unbiased=False)[0], lambda t: torch.std_mean(t, unbiased=False)[0]),
+    ("var_mean", "unbiased"): (
+        lambda x: x.var_mean(unbiased=False)[0], lambda t: torch.var_mean(t, unbiased=False)[0]),
     ("logspace", "end"): (
         lambda x: Tensor.logspace(0, end=2, steps=5), lambda t: torch.logspace(0, end=2, steps=5)),
     ("pad", "pad"): (lambda x: x.pad(pad=(1, 2)), lambda t: F.pad(t, pad=(1, 2))),
