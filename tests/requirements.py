@@ -148,6 +148,7 @@ def _lacks_nvidia_source() -> str | None:
 REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "apt": _lacks_apt,
     "array-api-compat": partial(_lacks_module, "array_api_compat"),
+    "expecttest": partial(_lacks_module, "expecttest"),
     "einops": partial(_lacks_module, "einops"),
     "scipy": partial(_lacks_module, "scipy"),
     "array-api-strict": partial(_lacks_module, "array_api_strict"),
