@@ -1,4 +1,4 @@
-"""Torch's own table of operations, of which a fixed share is run; `tools/torch_ops` runs all of it."""
+"""Torch's own table of operations: a fixed share of what `tools/torch_ops` runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def test_operations_give_what_torch_gives(
     need: Callable[[str], None], part: int, dtype: str
 ) -> None:
     need("expecttest")
-    from tools.torch_ops.__main__ import known, run, surprises, table
-
     import torch
+
+    from tools.torch_ops.__main__ import known, run, surprises, table
 
     allowed, wrong = known(), []
     for op in table()[part::PARTS]:
