@@ -226,12 +226,16 @@ class Creation(Operands):
         m: int | None = None,
         dtype: Dtype | None = None,
         device: str | None = None,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Ones on the diagonal of a matrix of `n` rows and `m` columns (`n` if not given)."""
         shape = shape_of((n, n if m is None else m))
         blank = cls.zeros(shape, dtype=dtype, device=device)
         on_diagonal = blank._index_along(0, shape)._binary("eq", blank._index_along(1, shape))
-        return on_diagonal.cast(blank.dtype)
+        made = on_diagonal.cast(blank.dtype)
+        if requires_grad is not None:
+            made.requires_grad = requires_grad
+        return made
 
     def clone(self, device: str | None = None) -> Self:
         """The same value in memory of its own, on `device` if one is given."""

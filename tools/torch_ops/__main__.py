@@ -28,7 +28,7 @@ from .calls import Arguments, counterpart
 from .judge import difference, gradient_difference
 
 KNOWN: Final = Path(__file__).resolve().parents[2] / "tests/tensor/torch_ops.txt"
-DTYPES: Final = ("float32", "int64", "bool", "float16")
+DTYPES: Final = ("float32", "int64")
 MISSING: Final = "nothing has its name"
 
 
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="operations; all if none is named")
     parser.add_argument("--dtype", nargs="+", default=DTYPES, help=" ".join(DTYPES))
     parser.add_argument("--device", default="CPU")
-    parser.add_argument("--samples", type=int, default=12, help="of each operation at most (12)")
+    parser.add_argument("--samples", type=int, default=4, help="of each operation at most (4)")
     parser.add_argument("--gradients", action="store_true", help="compare them too (float64)")
     parser.add_argument("--all", action="store_true", help="print what is known, too")
     asked = parser.parse_args(arguments)

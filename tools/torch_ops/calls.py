@@ -39,9 +39,18 @@ _WRITTEN: Final[Mapping[str, Call]] = {
     "min/binary": Tensor.minimum,
     "where": lambda value, condition, other: condition.where(value, other),
     "einsum": lambda tensors, formula: Tensor.einsum(formula, *tensors),
-    "nn.functional.embedding": lambda indices, table, **options: gpu.nn.functional.embedding(
-        table if table.ndim < 2 else indices, indices if table.ndim < 2 else table, **options
+    "nn.functional.embedding": lambda table, at, **options: gpu.nn.functional.embedding(
+        at, table, **options
     ),
+    "nn.functional.embedding_bag": lambda table, at, **options: gpu.nn.functional.embedding_bag(
+        at, table, **options
+    ),
+    "special.polygamma": lambda x, n: gpu.special.polygamma(n, x),
+    "linalg.pinv/singular": lambda a, b: gpu.linalg.pinv(a @ b.mT),
+    "linalg.lstsq/grad_oriented": lambda *args, **options: gpu.linalg.lstsq(*args, **options)[:2],
+    "cholesky_solve": gpu.linalg.cholesky_solve,
+    "matrix_exp": gpu.linalg.matrix_exp,
+    "stft": gpu.fft.stft,
 } | {
     name: _unpacked(name)
     for name in (
