@@ -57,6 +57,7 @@ __all__ = [
     "scan",
     "share",
     "show_config",
+    "signal",
     "special",
 ]
 
@@ -92,7 +93,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "distributed", "fft", "func", "linalg", "nn", "special"):
+    if name in ("array_api", "distributed", "fft", "func", "linalg", "nn", "signal", "special"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:

@@ -154,6 +154,7 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "apt": _lacks_apt,
     "spirv-cross": partial(_lacks_commands, "spirv-cross", "glslangValidator"),
     "array-api-compat": partial(_lacks_module, "array_api_compat"),
+    "expecttest": partial(_lacks_module, "expecttest"),
     "einops": partial(_lacks_module, "einops"),
     "scipy": partial(_lacks_module, "scipy"),
     "array-api-strict": partial(_lacks_module, "array_api_strict"),

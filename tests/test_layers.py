@@ -28,7 +28,15 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # gpu/__init__ alone.
     "gpu": (
         *("gpu.core", "gpu.runtime", "gpu.tensor"),
-        *("gpu.nn", "gpu.array_api", "gpu.dtype", "gpu.func", "gpu.linalg", "gpu.special"),
+        *(
+            "gpu.nn",
+            "gpu.array_api",
+            "gpu.dtype",
+            "gpu.func",
+            "gpu.linalg",
+            "gpu.special",
+            "gpu.signal",
+        ),
     ),
     "gpu.__main__": ("gpu.cli",),
     "gpu.dtype": ("gpu.core",),
@@ -37,6 +45,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.fft": ("gpu.tensor",),
     "gpu.linalg": ("gpu.core", "gpu.tensor"),
     "gpu.special": ("gpu.tensor",),
+    "gpu.signal": ("gpu.tensor",),
     "gpu.func": ("gpu.tensor",),
     "gpu.data": ("gpu.core",),
     "gpu.core": (),

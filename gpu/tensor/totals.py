@@ -109,11 +109,13 @@ class Totals(Joining, Reduction):
     ) -> Self:
         """Each element less the one before it along `dim`, `n` times; of bools, where they differ.
 
-        `prepend` and `append` are put in front and behind first.
+        `prepend` and `append` are put in front and behind first; of 0 times nothing is.
         """
         axis = axis_of(dim, self.ndim, "dim")
         if integer(n, "n") < 0:
             raise InvalidValue(f"n must not be negative, got {n}")
+        if not n:
+            return self._same()
         ends = [None if end is None else self._lift(end) for end in (prepend, append)]
         parts = [part for part in (ends[0], self, ends[1]) if part is not None]
         line = parts[0].cat(*parts[1:], dim=axis) if len(parts) > 1 else self
@@ -129,6 +131,14 @@ class Totals(Joining, Reduction):
         if x is None:
             return self._pair_sums(axis).sum(axis).mul(dx).div(2)
         return self._pair_sums(axis).mul(self._widths(x, axis)).sum(axis).div(2)
+
+    def cumulative_trapezoid(
+        self, x: Operand | None = None, *, dx: float = 1, dim: int = -1
+    ) -> Self:
+        """The running integral along `dim`, as `trapezoid`; one element less."""
+        axis = axis_of(dim, self.ndim, "dim")
+        sums = self._pair_sums(axis)
+        return sums.mul(dx if x is None else self._widths(x, axis)).cumsum(axis).div(2)
 
     def _pair_sums(self, axis: int) -> Self:
         """Each element plus the one behind it."""

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.graph import build as G
@@ -68,6 +69,20 @@ def interpolate(
     exact = [Fraction(1, n) for n in _EXACT.get(mode, ())]
     steps = [r if r in exact else step for r, step in zip(ratios, steps, strict=True)]
     return input._resized(sizes, steps, mode, bool(align_corners))
+
+
+upsample = interpolate
+upsample_nearest = partial(interpolate, mode="nearest")
+
+
+def upsample_bilinear(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+) -> Tensor:
+    """`interpolate` by "bilinear" with `align_corners`, of three spatial axes by "trilinear"."""
+    mode = "trilinear" if input.ndim == 5 else "bilinear"
+    return interpolate(input, size, scale_factor, mode, align_corners=True)
 
 
 def _sizes(
