@@ -62,6 +62,11 @@ class CardSession:
     log: CallLog
     waiter: Waiter
     version: str
+    port: GspPort
+
+    def attend(self) -> None:
+        """Serves what firmware has told."""
+        self.port.attend()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,6 @@ def _open_booted(card: BootCard, variants: Variants, undo: Undo) -> NvDevice:
     queues = GpuChannels(log, gpu, spaces, ground, variants)
     undo.add(queues.close)
     opened = queues.open(Trail(QUEUE_STEPS, log))
-    session = CardSession(client, log, card.waiter, gsp.VERSION)
+    session = CardSession(client, log, card.waiter, gsp.VERSION, port)
     place, report = CardPlace(card.function.address), OpenReport((), tuple(variants.outcomes))
     return NvDevice(session, place, gpu, spaces, queues, opened, variants, report, undo.take())

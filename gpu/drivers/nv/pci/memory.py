@@ -2,10 +2,10 @@
 
 Video memory is what the firmware's list of regions leaves. BAR 1 shows it by its physical addresses
 from 0 on; where the BAR is smaller, what the host must see, and page tables, lie in its reach, and
-all else is taken beyond it first. All of it is zeros when it is given to somebody, whoever had it
-before, and when the card is given back: what the host sees the host clears, the rest a copy engine. What the host maps, and what queues fetch, has addresses of 40
-bits. After each change translations are invalidated, as the card keeps those that it did not find
-too.
+all else is taken beyond it first. All of it is zeros when somebody gets it, whoever had it before,
+and when the card is given back: what the host sees it clears itself, the rest a copy engine. What
+the host maps, and what queues fetch, has addresses of 40 bits. After each change translations are
+invalidated, as the card keeps those that it did not find too.
 
 Sources: mem_mgr_regions_gsp_client.c, kern_gmmu_tu102.c, dev_vm.h of ampere/ga100 of
 open-gpu-kernel-modules at tag 570.144.
@@ -357,11 +357,17 @@ class CardMemory:
     def invalidate(self) -> None:
         """Has the card forget what it has translated. Raises BootTimeout, DeviceLost."""
         card, common = self._card, self._card.registers.common
-        card.begin("a flush of TLBs", card.waiter.now_ns() + round(_FLUSH_SECONDS * 1e9))
-        common.read("PMC_BOOT_0")  # stores to video memory come before what is read
-        common.write(MMU_INVALIDATE(ALL_VA=1, ALL_PDB=1, TRIGGER=1))
-        card.wait(
-            *(common, "MMU_INVALIDATE", lambda value: not MMU_INVALIDATE.parse(value).TRIGGER),
+        with card.lock:
+            card.begin("a flush of TLBs", card.waiter.now_ns() + round(_FLUSH_SECONDS * 1e9))
+            common.read("PMC_BOOT_0")  # stores to video memory come before what is read
+            self._wait_flushed()  # one that was broken off may still run
+            common.write(MMU_INVALIDATE(ALL_VA=1, ALL_PDB=1, TRIGGER=1))
+            self._wait_flushed()
+
+    def _wait_flushed(self) -> None:
+        self._card.wait(
+            *(self._card.registers.common, "MMU_INVALIDATE"),
+            lambda value: not MMU_INVALIDATE.parse(value).TRIGGER,
             "TRIGGER 0: it is done",
         )
 

@@ -24,7 +24,7 @@ from gpu.sim.nv.rm.status import RmError, Status, check
 UNLOADING, STATIC_INFO, CONTINUATION, SYSTEM_INFO, REGISTRY = 47, 65, 71, 72, 73
 INIT_DONE, LIBOS_PRINT, LOCKDOWN_NOTICE = 0x1001, 0x100C, 0x101C
 LAST_FUNCTION: Final = 226
-NOT_SUPPORTED, INVALID_PARAM_STRUCT, INVALID_STATE = 0x56, 0x3E, 0x40
+NOT_SUPPORTED, INVALID_PARAM_STRUCT, INVALID_STATE = 0x56, 0x3A, 0x40
 LOGS: Final = ("LOGINIT", "LOGINTR", "LOGRM", "LOGMNOC", "LOGKRNL")
 _REGION: Final = struct.Struct("<QQQBB6x")
 _ARGUMENTS: Final = struct.Struct("<QI4xQQIIB3xIB7xQQ")  # GSP_ARGUMENTS_CACHED
@@ -81,6 +81,15 @@ class Rm:
             return f"RM answers no more: {self.why_dead}"
         blocked = self._queues is not None and self._queues.is_blocked
         return "RM waits for the driver to read its queue" if blocked else ""
+
+    def catch_up(self) -> bool:
+        """Goes on telling where the driver has read what was in the way; whether it has."""
+        queues = self._queues
+        if queues is None or not queues.is_blocked:
+            return False
+        before = queues.waiting
+        self._guarded(queues.flush)
+        return queues.waiting < before
 
     def start(self, booted: Booted) -> None:
         """libos starts it."""
