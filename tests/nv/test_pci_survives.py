@@ -191,8 +191,8 @@ def test_memory_runs_out_and_comes_back(target: CardTarget) -> None:
             device.exclusively(device.allocate, 1 << 40, kind)
     device.exclusively(device.release, device.exclusively(device.allocate, 1, MemoryKind.VRAM))
     before = memory.in_use
-    for kind, size in ((MemoryKind.VRAM, 8 << 30), (MemoryKind.VISIBLE, 64 << 20)):
-        held, least = [], size >> 4
+    for kind, most in ((MemoryKind.VRAM, 8 << 30), (MemoryKind.VISIBLE, 64 << 20)):
+        held, size, least = [], most, most >> 4
         while size >= least:
             try:
                 held.append(device.exclusively(device.allocate, size, kind))

@@ -77,6 +77,8 @@ def test_the_model_walks_what_the_driver_writes(chip: str, seed: int) -> None:
 @pytest.mark.parametrize("chip, raw, why", [
     ("ga102", 1 | 1 << 1 | 6 << 56, "of a peer"),
     ("ga102", 1 | 1 << 4 | 6 << 56, "reserved"),
+    ("ga102", 1 | 1 << 36 | 6 << 56, "reserved"),
+    ("ga102", 1 | 2 << 1 | 1 << 54 | 6 << 56, "reserved"),
     ("ga102", 1 | 0x11 << 56, "kind 0x11"),
     ("gh100", 1 | 1 << 52, "reserved"),
     ("gh100", 1 | 6 << 8 | 1 << 45, "beyond video memory"),

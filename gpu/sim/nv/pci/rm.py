@@ -33,6 +33,7 @@ _CONTIGUOUS, _SYSMEM = 1, 1
 _LEAST_LOG: Final = 0x10000
 _RPC_NS: Final = 20_000
 RC_TRIGGERED: Final = 0x1004
+_OF_GROUP: Final = 1  # RC_NOTIFIER_SCOPE_TSG, g_kernel_rc_nvoc.h
 _ALLOC: Final = struct.Struct("<7I4x")  # rpc_gsp_rm_alloc_v03_00
 _CONTROL: Final = struct.Struct("<6I")  # rpc_gsp_rm_control_v03_00
 _RC: Final = struct.Struct("<6IH2x3IB3xI")  # rpc_rc_triggered_v17_02
@@ -321,7 +322,7 @@ class Rm:
         code = 31 if fault else 13
         for channel in group.channels:
             address = fault.address if fault else 0
-            head = (group.engine, channel.number_on_runlist, 0, 0, code, 2, 0)
+            head = (group.engine, channel.number_on_runlist, 0, 0, code, _OF_GROUP, 0)
             kind = (address & 0xFFFFFFFF, address >> 32, fault.kind if fault else 0, 0, 0)
             if self._queues is not None:
                 self._queues.send(RC_TRIGGERED, _RC.pack(*head, *kind))
