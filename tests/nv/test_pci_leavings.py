@@ -6,11 +6,14 @@ import gc
 
 import pytest
 
+from gpu.drivers.boot import Done
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.pci import gpu as gpu_module
 from gpu.drivers.nv.pci.boot import BootCard, close_card
+from gpu.drivers.nv.pci.boot import boot as boot_card
 from gpu.drivers.nv.pci.gpu import open_card
 from gpu.drivers.nv.port import QueueOptions, port_of
+from gpu.hcq.ports import MemoryKind
 from gpu.sim.kernel import data_pieces
 from gpu.sim.nv.pci.world import NvPciWorld
 from gpu.sim.physical import Extent
@@ -107,3 +110,38 @@ def test_who_opens_a_card_after_a_kill_sees_zeros(chip: str) -> None:
         check_zeros(device)
         device.close()
         assert not sim.debug.violations
+
+
+RECORD = {"opening": 141, "first allocation": 44, "allocation": 5, "free": 5}
+"""Accesses of registers behind a boot; the first allocation opens what clears memory."""
+
+
+@pytest.mark.parametrize("chip", ["ga102", "gb202"])
+def test_nothing_has_more_accesses_than_it_had(chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By more than a tenth; fewer are a record to be written down."""
+    cards: list[tuple[BootCard, int]] = []
+
+    def boot(card: BootCard) -> list[Done]:
+        done = list(boot_card(card))
+        cards.append((card, card.accesses))
+        return done
+
+    monkeypatch.setattr(gpu_module, "boot", boot)
+    with machine(chip, seed=7) as sim:
+        device = opened(sim)
+        ((card, before),) = cards
+        found = {}
+
+        def count(name: str) -> None:
+            nonlocal before
+            found[name], before = card.accesses - before, card.accesses
+
+        count("opening")
+        for name in ("first allocation", "allocation"):
+            memory = device.exclusively(device.allocate, 4096, MemoryKind.VRAM)
+            count(name)
+        device.exclusively(device.release, memory)
+        count("free")
+        device.close()
+    assert found.keys() == RECORD.keys()
+    assert {name for name, times in found.items() if times > 1.1 * RECORD[name]} == set()
