@@ -13,7 +13,18 @@ MPI starts the processes and moves the bytes. docs/howto/clusters.md tells users
 from __future__ import annotations
 
 from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
+from gpu.distributed.checkpoint import Saving, checkpoints, load, save
 from gpu.distributed.group import Group
 from gpu.distributed.start import init
 
-__all__ = ["CollectiveMismatch", "DistributedError", "Group", "PeerLost", "init"]
+__all__ = [
+    "CollectiveMismatch",
+    "DistributedError",
+    "Group",
+    "PeerLost",
+    "Saving",
+    "checkpoints",
+    "init",
+    "load",
+    "save",
+]

@@ -193,6 +193,23 @@ class Group(Unpicklable):
             call = Call(What("barrier"), user_call_site(), lambda engine, c: engine.agree(c))
             self._engine.start(call).wait()
 
+    def _tell_all(self, what: What, own: dict[str, Any], lane: int = 0) -> list[dict[str, Any]]:
+        """A message of each rank, of which this one's is `own`; in lane 1 it is told among saves.
+
+        Raises CollectiveMismatch where ranks call something else in lane 0.
+        """
+        if self._engine is None:
+            return [own]
+        letters: list[dict[str, Any]] = []
+
+        def make(engine: Engine, call: Call) -> Steps:
+            if not lane:
+                yield from engine.agree(call)
+            yield from engine.tell_all(own, letters, lane)
+
+        self._engine.start(Call(what, user_call_site(), make, lane=lane)).wait()
+        return letters
+
     # What they are made of.
 
     def _gathered(self, tensor: Tensor, name: str, how: str = "") -> Tensor:

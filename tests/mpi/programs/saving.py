@@ -1,0 +1,206 @@
+"""What every rank runs of checkpoints: ``saving.py SEED FOLDER [NAME...]``, all ``check_...``.
+
+All ranks draw the same numbers. Each prints a line of JSON, as `checks.py`. In FOLDER are
+checkpoints of one process, ``alone``, and come those of the ranks, ``ranks``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu import Mesh, Tensor, distributed, jit
+from gpu.core.errors import (
+    CollectiveMismatch,
+    DistributedError,
+    FormatError,
+    InvalidValue,
+)
+from gpu.nn.optim import AdamW
+from mpi.states import STATE, filled, same, shapes
+
+group = distributed.init()
+RANK, SIZE = group.rank, group.size
+rng = np.random.default_rng(int(sys.argv[1]))
+FOLDER = Path(sys.argv[2])
+
+
+def raises(kind: type[Exception], call: Callable[[], Any], *texts: str) -> None:
+    try:
+        call()
+    except kind as error:
+        assert all(text in str(error) for text in texts), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+def laid(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each on a mesh and in a way that are drawn, or on none."""
+    meshes = [Mesh((SIZE,), ("a",)), Mesh((SIZE, 2), ("a", "b")), Mesh((2 * SIZE,), ("a",))]
+    found = {}
+    for name, value in values.items():
+        mesh = meshes[rng.integers(3)]
+        specs: list[Any] = [None, ()]
+        for axis, size in enumerate(value.shape):
+            for names in [("a",), ("b",), ("a", "b")]:
+                known = [
+                    mesh.shape[mesh.axis_names.index(n)] for n in names if n in mesh.axis_names
+                ]
+                if len(known) == len(names) and not size % int(np.prod(known)):
+                    specs.append((*(None,) * axis, names))
+        spec = specs[rng.integers(len(specs))]
+        found[name] = value if spec is None else value.shard(mesh, spec).contiguous()
+    return found
+
+
+def check_layouts() -> None:
+    """What was saved lying in one way is loaded lying in another; later writes do not matter."""
+    for step in range(3):
+        state = laid(filled(rng, SIZE))
+        wanted = {name: tensor.numpy().copy() for name, tensor in state.items()}
+        saving = distributed.save(FOLDER / "layouts", state, step)
+        for tensor in state.values():
+            tensor.assign(tensor.zeros_like()).realize()
+        if step:
+            saving.wait()
+        other = laid(shapes(SIZE))
+        specs = {name: tensor.spec for name, tensor in other.items()}
+        assert distributed.load(FOLDER / "layouts", other) == step
+        same(other, wanted)
+        assert {name: tensor.spec for name, tensor in other.items()} == specs
+    assert len(distributed.checkpoints(FOLDER / "layouts")) == 2
+
+
+def check_other_numbers_of_ranks() -> None:
+    drawn = np.random.default_rng(STATE)
+    state = laid(shapes(4))
+    assert distributed.load(FOLDER / "alone", state) == 41
+    same(state, {name: tensor.numpy() for name, tensor in filled(drawn, 4).items()})
+    distributed.save(FOLDER / "ranks", state, 42).wait()
+
+
+def check_training_goes_on() -> None:
+    """Steps after a load are those that would have come; the graphs that were captured go on."""
+    mesh, draws = Mesh((SIZE,), ("data",)), np.random.default_rng(5)
+    weight = Tensor(draws.normal(size=(8, 4 * SIZE)))
+    x = Tensor(draws.normal(size=(4 * SIZE, 8))).shard(mesh, ("data",))
+
+    def started(spec: tuple[Any, ...]) -> tuple[dict[str, Any], Callable[[], Tensor]]:
+        param = weight.shard(mesh, spec).contiguous().realize()
+        optimizer = AdamW([param], lr=0.1)
+
+        @jit
+        def step() -> Tensor:
+            optimizer.zero_grad()
+            loss = (x @ param).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return {"weight": param, "optimizer": optimizer}, step
+
+    with Tensor.train():
+        state, step = started(())
+        first = [step().item() for _ in range(4)]
+        distributed.save(FOLDER / "training", state, 4)
+        then = [step().item() for _ in range(3)]
+        assert distributed.load(FOLDER / "training", state) == 4
+        assert [step().item() for _ in range(3)] == then
+        other, again = started((None, "data"))
+        np.testing.assert_allclose([again().item() for _ in range(4)], first, rtol=1e-12)
+        distributed.load(FOLDER / "training", other)
+        np.testing.assert_allclose([again().item() for _ in range(3)], then, rtol=1e-12)
+
+
+def check_bad_input() -> None:
+    place, state = FOLDER / "bad", {"x": Tensor(rng.normal(size=(2 * SIZE, 3))).contiguous()}
+    mesh = Mesh((SIZE,), ("data",))
+    state["x"].shard_(mesh, ("data",))
+    raises(InvalidValue if not RANK else DistributedError, lambda: distributed.load(place, state))
+    distributed.save(place, state, 1).wait()
+    other = {"x" if RANK else "y": Tensor.ones(2 * SIZE)}
+    raises(CollectiveMismatch, lambda: distributed.save(place, other), "tensors", "saving.py")
+    elsewhere = place if not RANK else place.with_name("elsewhere")
+    raises(
+        DistributedError if not RANK else InvalidValue, lambda: distributed.save(elsewhere, state)
+    )
+    raises(InvalidValue, lambda: distributed.load(place, {"x": Tensor.ones(3)}), "other shapes: x")
+    raises(InvalidValue, lambda: distributed.load(place, {"z": Tensor.ones(3)}), "not in the model")
+    (whole,) = distributed.checkpoints(place)
+    part = whole / "part-00001.safetensors"
+    content = part.read_bytes()
+    others = (FOLDER / "layouts") / distributed.checkpoints(FOLDER / "layouts")[-1]
+    group.barrier()
+    for damage, text in [
+        (part.unlink, "is missing"),
+        (lambda: part.write_bytes(content[:-9]), "cut off"),
+        (lambda: part.write_bytes(content.replace(b"x@", b"y@")), "does not know"),
+        (lambda: part.write_bytes((whole / "part-00000.safetensors").read_bytes()), "not whole"),
+        (lambda: part.write_bytes((others / part.name).read_bytes()), part.name),
+    ]:
+        if not RANK:
+            damage()
+        group.barrier()
+        raises(FormatError, lambda: distributed.load(place, state), text)
+    group.barrier()
+
+
+def check_full_disk() -> None:
+    """One rank that cannot write is named on all; the checkpoint before is as it was."""
+    place, mesh = FOLDER / "full", Mesh((SIZE,), ("data",))
+    state = {"x": Tensor(rng.normal(size=(2 * SIZE, 512))).shard(mesh, ("data",)).contiguous()}
+    wanted = state["x"].numpy().copy()
+    distributed.save(place, state, 1).wait()
+    state["x"].assign(state["x"] * 0).realize()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if RANK == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
+    saving = distributed.save(place, state, 2)
+    raises(DistributedError, saving.wait, "rank 1", "File too large")
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    group.barrier()
+    assert distributed.load(place, state) == 1
+    same(state, {"x": wanted})
+    group.barrier()
+    assert len(os.listdir(place)) == 1
+    distributed.save(place, state, 3).wait()
+
+
+def check_random_numbers() -> None:
+    Tensor.manual_seed(RANK)  # all go on from those of rank 0
+    state = {"x": Tensor([1.0])}
+    Tensor.rand(9).realize()
+    distributed.save(FOLDER / "random", state)
+    drawn = Tensor.rand(5).numpy()
+    wanted = group.broadcast(Tensor(drawn), 0).numpy()
+    distributed.load(FOLDER / "random", state)
+    np.testing.assert_array_equal(Tensor.rand(5).numpy(), wanted)
+
+
+def main() -> None:
+    found = {name: each for name, each in globals().items() if name.startswith("check_")}
+    told = {}
+    for name in sys.argv[3:] or found:
+        try:
+            found[name]()
+            told[name] = ""
+        except Exception:
+            told[name] = traceback.format_exc()
+            break  # others may be elsewhere
+    sys.stdout.write(json.dumps({"rank": RANK, "told": told}) + "\n")
+    sys.stdout.flush()
+    if any(told.values()):
+        os._exit(0)  # others may wait for this rank for ever
+
+
+main()
