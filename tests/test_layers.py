@@ -38,7 +38,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.linalg": ("gpu.core", "gpu.tensor"),
     "gpu.special": ("gpu.tensor",),
     "gpu.func": ("gpu.tensor",),
-    "gpu.data": ("gpu.core",),
+    "gpu.data": ("gpu.core", "gpu.runtime", "gpu.compiler.ir", "gpu.tensor"),
     "gpu.core": (),
     "gpu.autogen": (),
     "gpu.transport": ("gpu.core", "gpu.autogen"),

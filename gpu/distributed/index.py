@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from gpu.compiler.ir.graph.grid import Region
 from gpu.core.dtype import DType, to_dtype
 from gpu.core.errors import DTypeError, FormatError, InvalidType, InvalidValue
 from gpu.core.files import map_file, read_bytes
-from gpu.distributed.pieces import Piece, Pieces, Region, begin_of
+from gpu.distributed.pieces import Piece, Pieces, begin_of
 from gpu.tensor.formats.safetensors import read_header
 from gpu.tensor.tensor import Tensor
 

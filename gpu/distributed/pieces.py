@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gpu.compiler.ir.graph.grid import Grid, cut_shape
+from gpu.compiler.ir.graph.grid import Grid, Region, copies, own_regions
 from gpu.core.dtype import DType
 from gpu.core.errors import FormatError
 from gpu.distributed.exchange import Bytes
@@ -22,49 +22,6 @@ from gpu.tensor.tensor import Tensor
 
 _BEGINS: Final = "@"
 Shape = tuple[int, ...]
-
-
-class Region(NamedTuple):
-    """A part of a value.
-
-    Attributes:
-        start: the first place of it along each axis.
-        shape: of it.
-    """
-
-    start: Shape
-    shape: Shape
-
-
-def own_regions(tensor: Tensor) -> list[tuple[Region, int]]:
-    """What each of this rank's devices has of a tensor on a mesh, and the how-manyeth copy it is.
-
-    So many copies as there are places along the axes of the mesh that do not cut it.
-    """
-    grid, cuts = tensor.device, tensor._cuts
-    assert isinstance(grid, Grid)
-    shape: Shape = cut_shape(tensor.shape, cuts, grid.axes)
-    ranks = [axis.place for axis in grid.axes if axis.ranks]
-    inside = [range(axis.size) for axis in grid.axes if not axis.ranks]
-    found = []
-    for places in itertools.product(*inside):
-        numbers, copy = [0] * len(shape), 0
-        for axis, cut, at in zip(grid.axes, cuts, (*ranks, *places), strict=True):
-            if cut is None:
-                copy = copy * axis.size + at
-            else:
-                numbers[cut] = numbers[cut] * axis.size + at
-        start = tuple(n * size for n, size in zip(numbers, shape, strict=True))
-        found.append((Region(start, shape), copy))
-    return found
-
-
-def copies(tensor: Tensor) -> int:
-    """How many devices of a mesh have each part of a tensor."""
-    grid = tensor.device
-    assert isinstance(grid, Grid)
-    pairs = zip(grid.axes, tensor._cuts, strict=True)
-    return math.prod(axis.size for axis, cut in pairs if cut is None)
 
 
 def own_pieces(
@@ -81,11 +38,11 @@ def own_pieces(
             if number % ranks == rank:
                 yield _key(name, (0,) * tensor.ndim), np.array(tensor.numpy())
             continue
-        chosen = number % copies(tensor)
-        written = {*()}
-        for part, (region, copy) in zip(tensor.local(), own_regions(tensor), strict=True):
-            if copy == chosen and region not in written:
-                written.add(region)
+        grid, cuts = tensor.device, tensor._cuts
+        chosen = number % copies(grid, cuts)
+        regions = own_regions(grid, cuts, tensor.shape)
+        for part, region in zip(tensor.local(), regions, strict=True):
+            if region.copy == chosen:
                 yield _key(name, region.start), np.array(part.numpy())
 
 
@@ -122,7 +79,7 @@ class Pieces:
         sizes = {piece.region.shape for piece in pieces}
         starts = {piece.region.start for piece in pieces}
         is_one = len(sizes) == 1 and len(starts) == len(pieces)
-        if not is_one or not _tiles(shape, *sizes, starts):
+        if not is_one or not _tiles(shape, next(iter(sizes)), starts):
             raise FormatError(
                 f"{name} of shape {list(shape)} is not whole in the checkpoint: it has"
                 f" {len(pieces)} pieces, of shapes {sorted(sizes)[:4]}; a file of it is another's"
@@ -134,7 +91,7 @@ class Pieces:
         out = np.empty((*region.shape, item), np.uint8)
         for piece in self._pieces:
             inside, there = [], []
-            for at, size, begins, length in zip(*region, *piece.region, strict=True):
+            for at, size, begins, length in zip(*region[:2], *piece.region[:2], strict=True):
                 first, end = max(at, begins), min(at + size, begins + length)
                 inside.append(slice(first - at, end - at))
                 there.append(slice(first - begins, end - begins))
@@ -151,7 +108,7 @@ class Pieces:
         if not isinstance(grid, Grid):
             device = grid if isinstance(grid, str) else grid[0]
             return self.read(Region((0,) * len(self.shape), self.shape), device)
-        regions = [region for region, _ in own_regions(target)]
+        regions = own_regions(grid, target._cuts, self.shape)
         parts = [self.read(region, name) for region, name in zip(regions, grid, strict=True)]
         return Tensor.from_local(parts, grid.mesh, target.spec)
 

@@ -25,6 +25,7 @@ from gpu.core.errors import (
     FormatError,
     InvalidValue,
 )
+from gpu.data import Loader
 from gpu.nn.optim import AdamW
 from mpi.states import STATE, filled, same, shapes
 
@@ -176,6 +177,23 @@ def check_full_disk() -> None:
     distributed.save(place, state, 3).wait()
 
 
+def check_seed() -> None:
+    """All ranks draw the same after `init`; on a mesh whatever each draws for itself."""
+    drawn = Tensor.rand(5)
+    assert all(each.tolist() == drawn.tolist() for each in group.all_gather(drawn))
+    if RANK:
+        Tensor.rand(7).realize()
+    mesh = Mesh((SIZE,), ("data",))
+    x = Tensor.ones(4 * SIZE, 8).shard(mesh, ("data",))
+    dropped = jit(lambda x: x.dropout(0.5))
+    with Tensor.train():
+        found = [x.dropout(0.5), *(dropped(x) for _ in range(3)), x.rand_like()]
+    for each in found:
+        first, *others = (one.tolist() for one in group.all_gather(Tensor(each.numpy())))
+        assert all(other == first for other in others)
+    assert len({each.numpy().tobytes() for each in found}) == 5
+
+
 def check_random_numbers() -> None:
     Tensor.manual_seed(RANK)  # all go on from those of rank 0
     state = {"x": Tensor([1.0])}
@@ -185,6 +203,50 @@ def check_random_numbers() -> None:
     wanted = group.broadcast(Tensor(drawn), 0).numpy()
     distributed.load(FOLDER / "random", state)
     np.testing.assert_array_equal(Tensor.rand(5).numpy(), wanted)
+
+
+def check_loader() -> None:
+    """Batches are those of one process; each rank reads its own rows, and goes on from a save."""
+    samples, place = Samples(11), FOLDER / "loader"
+    mesh = Mesh((SIZE, 2), ("data", "model"))
+    alone = Loader([*samples], 4, seed=3, device="CPU")
+    loader = Loader(samples, 4, seed=3, mesh=mesh, spec=(("data",),))
+    wanted = [
+        [t.numpy() for t in (*values, weights)] for _ in range(2) for values, weights in alone
+    ]
+    found, saving = [], None
+    while loader.epoch < 2:
+        for (x, number), weights in loader:
+            assert x.spec == ("data", None) and weights.spec == ("data",)
+            found.append([t.numpy() for t in (x, number, weights)])
+            if len(found) == 4:
+                saving = distributed.save(place, {"loader": loader, "x": x.contiguous()}, 4)
+    assert len(found) == len(wanted) == 6 and saving is not None
+    again = Loader(samples, 4, seed=3, mesh=mesh)
+    distributed.load(place, {"loader": again, "x": x.contiguous()})
+    assert (again.epoch, again.batch) == (1, 1)
+    rest = [[t.numpy() for t in (*values, weights)] for values, weights in again]
+    for one, many in zip(wanted + wanted[4:], found + rest, strict=True):
+        for a, b in zip(one, many, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert len(samples.read) <= 8 * 4 // SIZE + 3 + len(samples), len(samples.read)
+
+
+class Samples:
+    """Samples that tell which of them were read."""
+
+    def __init__(self, count: int):
+        self.count = count
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        if number >= self.count:
+            raise IndexError(number)
+        self.read.append(number)
+        return np.full(3, number, np.float32), number
 
 
 def main() -> None:
