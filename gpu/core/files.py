@@ -161,8 +161,10 @@ class AtomicFolder:
     def abandon(self) -> None:
         """Removes it, unless it has its name."""
         if self._lock is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
-            self._unlock()
+            try:
+                shutil.rmtree(self.path)
+            finally:
+                self._unlock()
 
     def _unlock(self) -> None:
         if self._lock is not None:

@@ -7,8 +7,9 @@ numpy promises not to change (https://numpy.org/doc/stable/reference/random/comp
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
@@ -32,9 +33,10 @@ class Loader:
 
     Iterating it gives the batches of an epoch, or those that are left of it, as pairs of values and
     weights. The values are built as the samples are: a tensor, or a tuple or dict of tensors, whose
-    first axis goes over the samples. Where fewer samples are left than a batch has, the last one is
-    filled up with samples whose weight is 0; the others' weights are 1 divided by how many they
-    are. So the mean of a loss, whatever is padded, is ``(losses * weights).sum()``.
+    first axis goes over the samples. Where fewer samples are left than a batch has, or a mesh
+    cannot cut as many, it is filled up with samples whose weight is 0; the others' weights are 1
+    divided by how many they are. So the mean of a loss, whatever is padded, is
+    ``(losses * weights).sum()``.
 
     On a mesh over several ranks a batch is one value on it, and each rank loads what its devices
     have. The order of samples, and what is in each batch, is the same on any number of ranks. It is
@@ -82,28 +84,30 @@ class Loader:
             workers: threads that read samples.
             prefetch: how many batches are read, and sent to the device, before they are asked for.
 
-        Raises InvalidValue where there are no samples, ShapeError where arrays are not of one
-        length or the mesh cannot cut the batch, InvalidType for what has no samples.
+        Raises InvalidValue where there are no samples or the spec is not of the mesh, ShapeError
+        where arrays are not of one length, InvalidType for what has no samples.
         """
         self._samples = _Samples(samples)
         self.batch_size = whole(batch_size, "batch_size", 1, _MOST)
         self.seed = whole(seed, "seed", 0, (1 << 64) - 1)
         self._workers, self._ahead = whole(workers, "workers", 1, 1 << 10), prefetch
         whole(prefetch, "prefetch", 0, 1 << 20)
-        self._shuffle, self._target = shuffle, _Target(mesh, spec, device, self.batch_size)
+        self._shuffle, self._target = shuffle, _Target(mesh, spec, device)
+        self._target.regions(self.batch_size)  # raises where they cannot lie so
         self.epoch = self.batch = 0
         self._moves = 0
+        self._under_way: Generator[tuple[Any, Tensor], None, None] | None = None
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on all ranks."""
         return (self._samples.count - 1) // self.batch_size + 1
 
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+    def __iter__(self) -> Generator[tuple[Any, Tensor], None, None]:
         """The batches from here to the end of the epoch."""
         if self.batch == len(self):
             self._begin_epoch()
         moves, numbers = self._moves, iter(range(self.batch, len(self)))
-        order = self._order()
+        order, regions = self._order(), self._target.regions(self.batch_size)
         with ThreadPoolExecutor(self._workers, "gpu-loader") as pool:
             read: deque[Future[list[_Part]]] = deque()
             sent: deque[tuple[Any, Tensor]] = deque()
@@ -113,9 +117,11 @@ class Loader:
                         following = next(numbers, None)
                         if following is None:
                             break
-                        read.append(pool.submit(self._read, order, following))
+                        read.append(pool.submit(self._read, order, following, regions))
                     while read and (not sent or read[0].done()):
-                        sent.append(self._target.send(read.popleft().result(), self._samples))
+                        sent.append(
+                            self._target.send(read.popleft().result(), regions, self._samples)
+                        )
                     self.batch = number + 1
                     yield sent.popleft()
                     if self._moves != moves:
@@ -127,6 +133,25 @@ class Loader:
                 for each in read:
                     each.cancel()
         self._begin_epoch()
+
+    def take(self) -> tuple[Any, Tensor]:
+        """The next batch, of this epoch or of the one after it; for loops that count steps.
+
+        Its threads wait for the next call until `close`.
+        """
+        if self._under_way is None:
+            self._under_way = self.__iter__()
+        found = next(self._under_way, None)
+        if found is None:
+            self._under_way = self.__iter__()
+            found = next(self._under_way)
+        return found
+
+    def close(self) -> None:
+        """Ends the threads that read for `take`, which may be called again."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.close()
 
     def state_dict(self) -> dict[str, int]:
         """Where it is, of numbers alone."""
@@ -153,6 +178,7 @@ class Loader:
             raise InvalidValue(f"batch {state_dict['batch']} of a loader with {len(self)}")
         self.epoch, self.batch = state_dict["epoch"], state_dict["batch"]
         self._moves += 1
+        self.close()
 
     def _begin_epoch(self) -> None:
         self.epoch, self.batch = self.epoch + 1, 0
@@ -166,13 +192,16 @@ class Loader:
             order = np.argsort(words, kind="stable")
         return order
 
-    def _read(self, order: npt.NDArray[np.int64], number: int) -> list[_Part]:
+    def _read(
+        self, order: npt.NDArray[np.int64], number: int, regions: list[Region]
+    ) -> list[_Part]:
         """What this rank's devices have of a batch, each region once."""
         chosen = order[number * self.batch_size :][: self.batch_size]
-        padded = np.concatenate([chosen, np.full(self.batch_size - chosen.size, order[0])])
-        weights = np.zeros(self.batch_size, np.float32)
+        rows = self._target.rows(self.batch_size)
+        padded = np.concatenate([chosen, np.full(rows - chosen.size, order[0])])
+        weights = np.zeros(rows, np.float32)
         weights[: chosen.size] = 1 / chosen.size
-        spans = dict.fromkeys((r.start[0], r.start[0] + r.shape[0]) for r in self._target.regions)
+        spans = dict.fromkeys((r.start[0], r.start[0] + r.shape[0]) for r in regions)
         return [
             _Part(span, self._samples.rows(padded[slice(*span)]), weights[slice(*span)])
             for span in spans
@@ -262,32 +291,43 @@ def _parts(value: Any) -> dict[Any, Any]:
 
 
 class _Target:
-    """Where batches are made.
+    """Where batches are made."""
 
-    Attributes:
-        regions: what each device of this rank has of an axis of as many samples as a batch.
-    """
-
-    def __init__(
-        self, mesh: Mesh | None, spec: Sequence[Any] | None, device: str | None, size: int
-    ):
+    def __init__(self, mesh: Mesh | None, spec: Sequence[Any] | None, device: str | None):
         if mesh is not None and device is not None:
             raise InvalidValue(f"device={device!r} and a mesh: give one of them")
         self._mesh, self._spec = mesh, spec
         self._devices: tuple[str, ...] = (Device.canonicalize(device),)
-        self.regions = [Region((0,), (size,))]
         if mesh is not None:
             self._spec = (mesh.axis_names[0],) if spec is None else tuple(spec)
-            cuts = mesh._cuts(self._spec, (size,))
             self._devices = mesh.devices
-            if not isinstance(mesh._place, str):
-                self.regions = own_regions(mesh._place, cuts, (size,))
 
-    def send(self, parts: list[_Part], samples: _Samples) -> tuple[Any, Tensor]:
+    def rows(self, size: int) -> int:
+        """How many samples batches of `size` have with those that make parts of one size."""
+        count = 1
+        if self._mesh is not None and self._spec:
+            entry = self._spec[0]
+            names = entry if isinstance(entry, (list, tuple)) else (entry,)
+            sizes = [self._mesh.shape[self._mesh._number(n)] for n in names if n is not None]
+            count = math.prod(sizes)
+        return -(-size // count) * count
+
+    def regions(self, size: int) -> list[Region]:
+        """What each device of this rank has of the rows of a batch."""
+        rows = (self.rows(size),)
+        if self._mesh is None or self._spec is None:
+            return [Region((0,), rows)]
+        cuts = self._mesh._cuts(self._spec, rows)
+        place = self._mesh._place
+        return [Region((0,), rows)] if isinstance(place, str) else own_regions(place, cuts, rows)
+
+    def send(
+        self, parts: list[_Part], regions: list[Region], samples: _Samples
+    ) -> tuple[Any, Tensor]:
         """The values of a batch and its weights, on their way to the devices."""
         by_span = {part.span: part for part in parts}
         columns: list[list[Tensor]] = []
-        for device, region in zip(self._devices, self.regions, strict=True):
+        for device, region in zip(self._devices, regions, strict=True):
             part = by_span[region.start[0], region.start[0] + region.shape[0]]
             arrays = (*part.arrays, part.weights)
             columns.append([Tensor(array, device=device).realize() for array in arrays])

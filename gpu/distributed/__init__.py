@@ -15,6 +15,8 @@ from __future__ import annotations
 from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
 from gpu.distributed.checkpoint import Saving, checkpoints, load, save
 from gpu.distributed.group import Group
+from gpu.distributed.recovery import run
+from gpu.distributed.replicas import check_replicas
 from gpu.distributed.start import init
 
 __all__ = [
@@ -23,8 +25,10 @@ __all__ = [
     "Group",
     "PeerLost",
     "Saving",
+    "check_replicas",
     "checkpoints",
     "init",
     "load",
+    "run",
     "save",
 ]

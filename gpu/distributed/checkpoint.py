@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -103,6 +104,14 @@ def wait_for_save() -> None:
     saving, _Last.saving = _Last.saving, None
     if saving is not None:
         saving.wait()
+
+
+def drop_save() -> None:
+    """Returns when none is under way; whatever it came to is of no interest any more."""
+    saving, _Last.saving = _Last.saving, None
+    if saving is not None:
+        with suppress(GpuError, OSError):
+            saving.wait()
 
 
 def save(folder: str | os.PathLike[str], state: object, step: int = 0, *, keep: int = 2) -> Saving:

@@ -13,8 +13,10 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -23,12 +25,13 @@ from gpu.core.log import get_logger
 from gpu.distributed import messages
 from gpu.distributed.call import Call, raise_again, refuse_forked
 from gpu.distributed.exchange import Steps, Wire
-from gpu.distributed.launcher import check_library, check_size, load_mpi
+from gpu.distributed.launcher import check_library, check_size, load_mpi, survives_deaths
 from gpu.distributed.messages import What
 
 log = get_logger(__name__)
 
 _ANSWER: Final = 1.0  # seconds within which a rank that lives says what it does
+_DEATH: Final = 15.0  # seconds within which MPI tells that a process died
 _IDLE: Final = 0.02  # seconds between looks at messages while nothing is under way
 _LOOKS: Final = 200  # before the thread sleeps between looks
 _AT_ONCE: Final = 30  # looks at the messages of one call, before others have their turn
@@ -60,14 +63,14 @@ class Engine:
         """Starts MPI. Raises DistributedError where that fails or ranks do not fit together."""
         self.timeout, self._process = timeout, os.getpid()
         self._told, self._version = told, version
-        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Call | Callable[[], object] | None] = SimpleQueue()
         self._lanes: tuple[deque[Call], ...] = (deque(), deque())
         self._direct: list[Call] = []
         self._abandoned: list[Call] = []  # whose memory MPI may still use
         self._started = 0
         self._failure: Exception | None = None
         self._ending_error: Exception | None = None
-        self._is_ending = self._has_said_so = False
+        self._is_ending = self._has_said_so = self._is_smaller = False
         self._outgoing: list[Any] = []
         self._answers: dict[int, dict[str, Any] | None] = {}
         self._ended: set[int] = set()
@@ -102,6 +105,37 @@ class Engine:
             self._inbox.put(None)
             self._thread.join()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no failure has ended the work with the others."""
+        return self._failure is None
+
+    def recover(self) -> None:
+        """Goes on with the processes that live, after one was lost: `world` is another one then.
+
+        All of them call it, with nothing under way. Raises DistributedError where this MPI cannot,
+        and where the one that was lost is not dead, at most the time that is allowed later.
+        """
+        if not survives_deaths():
+            raise DistributedError(
+                "MPI was not started as one that goes on without a process: `mpiexec --with-ft"
+                " ulfm` of Open MPI 5 does that"
+            )
+        found: SimpleQueue[Exception | None] = SimpleQueue()
+        self._inbox.put(lambda: found.put(self._reopened()))
+        try:
+            error = found.get(timeout=_DEATH + self.timeout)
+        except Empty:
+            raise DistributedError("a process that lives does not go on with the others") from None
+        if error is not None:
+            raise_again(error)
+
+    def abort(self, code: int) -> NoReturn:
+        """Ends all processes, this one too, with an exit code."""
+        self._inbox.put(lambda: self._mpi.COMM_WORLD.Abort(code))
+        self._thread.join(_DEATH)
+        os._exit(code)  # the thread waits in MPI for those that do not come
+
     # In the thread of MPI.
 
     def _run(self) -> None:
@@ -130,10 +164,15 @@ class Engine:
                 "MPI was initialized before distributed.init(), for one thread alone: call"
                 " distributed.init() first, or initialize MPI with THREAD_MULTIPLE"
             )
-        world = MPI.COMM_WORLD
-        check_size(self._told, world.Get_size(), library)
-        self._control, data, saving, direct = (world.Dup() for _ in range(4))
-        for comm in (self._control, data, saving, direct):
+        check_size(self._told, MPI.COMM_WORLD.Get_size(), library)
+        self._open(MPI.COMM_WORLD, library)
+
+    def _open(self, world: Any, library: str) -> None:
+        """Takes up the work with the processes of a communicator."""
+        MPI = self._mpi
+        self._comms = comms = [world.Dup() for _ in range(4)]
+        self._control, data, saving, direct = comms
+        for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.wires, self.direct = (Wire(data), Wire(saving)), Wire(direct)
         self.wire = self.wires[0]
@@ -234,6 +273,9 @@ class Engine:
             return False
         if call is None:
             self._is_ending = True
+            return True
+        if not isinstance(call, Call):
+            call()
             return True
         self._started += 1
         call.number = self._started
@@ -426,6 +468,36 @@ class Engine:
                 call.abandon(error)
             calls.clear()
 
+    def _reopened(self) -> Exception | None:
+        """Goes on with those that live; what went wrong."""
+        try:
+            self._reopen()
+        except GpuError as error:
+            return error
+        except (self._mpi.Exception, NotImplementedError) as error:
+            return DistributedError(f"this MPI cannot go on after a process was lost: {error}")
+        return None
+
+    def _reopen(self) -> None:
+        until = time.monotonic() + _DEATH
+        while self._first_dead() is None:
+            if time.monotonic() > until:
+                raise DistributedError(
+                    "no process is known to be dead, and one that lives cannot be left behind,"
+                    f" after: {self._failure}"
+                )
+            with suppress(self._mpi.Exception):  # MPI hears of deaths while it does something
+                self._control.Iprobe()
+            time.sleep(_NAPS[1])
+        for comm in self._comms:
+            comm.Revoke()
+        smaller = self._control.Shrink()
+        self._outgoing.clear()
+        self._ended.clear()
+        self._answers.clear()
+        self._open(smaller, self._mpi.Get_library_version().splitlines()[0])
+        self._failure, self._has_said_so, self._is_smaller = None, False, True
+
     def _flush(self) -> None:
         """Gives what was told to others time to leave; who does not take it may be dead."""
         until = time.monotonic() + _ANSWER
@@ -440,7 +512,7 @@ class Engine:
             return True
 
     def _finalize(self) -> None:
-        if self._failure is not None:
+        if self._failure is not None or self._is_smaller:
             return  # MPI's Finalize would wait for those that do not come
         self._flush()
         self._listening.Cancel()

@@ -64,6 +64,11 @@ class Group(Unpicklable):
     def __init__(self, engine: Engine | None, host: str, devices: tuple[str, ...]):
         """The group over an engine's processes; None is for one that is alone."""
         self._engine, self.host, self.devices = engine, host, devices
+        self._enter()
+
+    def _enter(self) -> None:
+        """Takes its place among the processes that there are."""
+        engine, host = self._engine, self.host
         world = engine.world if engine else World(0, 1, 0, 1, [host])
         self.rank, self.size = world.rank, world.size
         self.local_rank, self.local_size = world.local_rank, world.local_size

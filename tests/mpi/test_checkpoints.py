@@ -34,12 +34,7 @@ def _run(ranks: int, folder: Path) -> None:
     distributed.save(folder / "alone", filled(np.random.default_rng(STATE), 4), 41).wait()
     done = mpiexec(ranks, "saving.py", "11", str(folder))
     told = [each["told"] for each in told_by_ranks(done.stdout)]
-    wrong = [
-        f"rank {rank}, {name}: {text}"
-        for rank, each in enumerate(told)
-        for name, text in each.items()
-        if text
-    ]
+    wrong = [f"{name}: {text}" for each in told for name, text in each.items() if text]
     assert not wrong, "\n".join(wrong)
     assert done.returncode == 0 and len(told) == ranks, done.stdout + done.stderr
     assert all([*each] == CHECKS for each in told)

@@ -77,6 +77,9 @@ def test_batches_on_a_mesh() -> None:
     assert value.tolist() == [8, 9, 0, 0] and weights.tolist() == [0.5, 0.5, 0, 0]
     value, _ = next(iter(Loader(x, 4, mesh=mesh, spec=(("data", "model"),), shuffle=False)))
     assert [part.tolist() for part in value.local()] == [[0], [1], [2], [3]]
+    value, weights = next(iter(Loader(x, 3, mesh=mesh, shuffle=False)))
+    assert [part.tolist() for part in value.local()] == [[0, 1], [0, 1], [2, 0], [2, 0]]
+    np.testing.assert_allclose(weights.numpy(), [1 / 3] * 3 + [0], rtol=1e-6)
     value, _ = next(iter(Loader(x, 3, mesh=mesh, spec=(), shuffle=False)))
     assert [part.tolist() for part in value.local()] == [[0, 1, 2]] * 4
 
@@ -99,6 +102,19 @@ def test_it_goes_on_from_a_state(stop: int) -> None:
     while len(found) < len(expected):
         found += numbers(second)
     assert found == expected
+
+
+def test_batches_are_taken_one_by_one() -> None:
+    expected = Loader(np.arange(9), 2, seed=3)
+    wanted = [x.tolist() for _ in range(3) for x, _ in expected]
+    loader = Loader(np.arange(9), 2, seed=3)
+    found = [loader.take()[0].tolist() for _ in range(7)]
+    state = loader.state_dict()
+    found += [loader.take()[0].tolist() for _ in range(8)]
+    assert found == wanted
+    loader.load_state_dict(state)
+    assert [loader.take()[0].tolist() for _ in range(8)] == wanted[7:]
+    loader.close()
 
 
 def test_samples_are_read_ahead_by_threads() -> None:
@@ -137,8 +153,6 @@ def test_bad_input() -> None:
         with pytest.raises(InvalidValue, match=next(iter(wrong))):
             Loader(x, **{"batch_size": 2, **wrong})
     mesh = Mesh((2,), ("data",))
-    with pytest.raises(ShapeError, match="parts of one size"):
-        Loader(x, 3, mesh=mesh)
     with pytest.raises(InvalidValue, match="none of the axes"):
         Loader(x, 2, mesh=mesh, spec=("batch",))
     with pytest.raises(InvalidValue, match="give one"):

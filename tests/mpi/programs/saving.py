@@ -173,7 +173,8 @@ def check_full_disk() -> None:
     assert distributed.load(place, state) == 1
     same(state, {"x": wanted})
     group.barrier()
-    assert len(os.listdir(place)) == 1
+    assert len(os.listdir(place)) == 1, [*os.walk(place)]
+    group.barrier()
     distributed.save(place, state, 3).wait()
 
 
@@ -230,6 +231,22 @@ def check_loader() -> None:
         for a, b in zip(one, many, strict=True):
             np.testing.assert_array_equal(a, b)
     assert len(samples.read) <= 8 * 4 // SIZE + 3 + len(samples), len(samples.read)
+
+
+def check_replicas() -> None:
+    """Copies that differ are found, by name; parts that are not copies may differ."""
+    mesh = Mesh((SIZE, 2), ("data", "model"))
+    state = {
+        "cut": Tensor(rng.normal(size=(2 * SIZE, 4))).shard(mesh, (("data", "model"),)),
+        "whole": Tensor(rng.normal(size=(3,))).shard(mesh, ()),
+        "local": Tensor(rng.normal(size=(3, 2))),
+    }
+    distributed.check_replicas(state)
+    parts = [part + (RANK == 1) * 1e-9 for part in state["whole"].local()]
+    wrong = Tensor.from_local(parts, mesh, ())
+    raises(DistributedError, lambda: distributed.check_replicas({**state, "whole": wrong}), "whole")
+    state["local"] = state["local"] + RANK
+    raises(DistributedError, lambda: distributed.check_replicas(state), "local", "on [0] and on [1")
 
 
 class Samples:

@@ -1,0 +1,181 @@
+"""`run`: steps of a program that go on when a rank is lost.
+
+Where MPI knows which process died, and goes on without it (ULFM, https://fault-tolerance.org), the
+others form a smaller world and load the last checkpoint. Otherwise all of them end, with an exit
+code that asks to be started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+from gpu.compiler.ir.graph.grid import Grid
+from gpu.core.arguments import whole
+from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
+from gpu.core.log import get_logger
+from gpu.distributed.checkpoint import (
+    checkpoints,
+    drop_save,
+    load,
+    save,
+    wait_for_save,
+)
+from gpu.distributed.engine import Engine
+from gpu.distributed.group import Group
+from gpu.distributed.launcher import survives_deaths
+from gpu.distributed.messages import What, field
+from gpu.distributed.plans import Plans
+from gpu.distributed.replicas import check_replicas
+from gpu.distributed.start import init
+from gpu.runtime.collectives import connect
+from gpu.tensor.mesh import SHRINKING, Mesh, fit_meshes
+from gpu.tensor.nn.state import get_parameters
+from gpu.tensor.tensor import Tensor
+
+log = get_logger(__name__)
+
+START_AGAIN: Final = 75
+"""The exit code of a program that has to be started again: EX_TEMPFAIL of sysexits.h."""
+
+_MOST: Final = 1 << 62
+
+
+def run(
+    step: Callable[[int], object],
+    state: object,
+    *,
+    folder: str | os.PathLike[str],
+    steps: int,
+    every: int = 100,
+    keep: int = 2,
+    check: int = 0,
+) -> None:
+    """Calls ``step(number)`` for all numbers up to `steps`, from the last checkpoint on.
+
+    All ranks call it, with the same. It saves `state` at the begin, at the end and every so many
+    steps, and goes on from the last checkpoint in `folder` where there is one. When a rank dies,
+    ends or raises, the others go on without it, as fewer ranks: they load the last checkpoint and
+    repeat the steps since. Axes "data" of all meshes become smaller and nothing else; tensors of
+    `state` are laid on them as they were, whole along "data" where that cannot be cut any more, and
+    a `gpu.data.Loader` gives the same batches. `Group` tells the new rank and size. What a step
+    makes on a mesh, and does not take from `state`, it makes anew in each call.
+
+    Where that is not possible (a rank hangs, ranks call different things, MPI has no ULFM, a mesh
+    over several ranks has no axis "data"), all processes are ended with exit code 75: start the
+    program again, and it goes on from the last checkpoint.
+
+    Args:
+        step: one step of the program.
+        state: all that a step changes, as of `save`.
+        folder: of the checkpoints.
+        steps: how many in all.
+        every: so many steps are between checkpoints.
+        keep: how many checkpoints stay.
+        check: after so many steps `check_replicas` is called; 0 for never.
+
+    An exception of `step` ends its rank alone where the others can go on; it is printed, and the
+    process killed, which is what MPI tells the others of.
+
+    Raises otherwise what `step` raises on this rank, and what `save` and `load` do.
+
+    >>> from gpu import Tensor, distributed
+    >>> import tempfile
+    >>> folder, state = tempfile.mkdtemp(), {"count": Tensor([0])}
+    >>> def step(number):
+    ...     state["count"].assign(state["count"] + 1).realize()
+    >>> distributed.run(step, state, folder=folder, steps=5)
+    >>> distributed.run(step, state, folder=folder, steps=8)
+    >>> state["count"].item()
+    8
+    """
+    for value, name, least in ((steps, "steps", 0), (every, "every", 1), (check, "check", 0)):
+        whole(value, name, least, _MOST)
+    group = init()
+    while True:
+        try:
+            for number in range(_begun(group, folder, state, keep), steps):
+                _take(step, number, group)
+                if check and not (number + 1) % check:
+                    check_replicas(state)
+                if number + 1 == steps or not (number + 1) % every:
+                    save(folder, state, number + 1, keep=keep)
+            wait_for_save()
+            return
+        except PeerLost as lost:
+            _go_on(group, state, lost)
+        except DistributedError as error:
+            is_apart = isinstance(error, CollectiveMismatch)
+            if group._engine is None or (group._engine.is_whole and not is_apart):
+                raise
+            _start_again(group._engine, error)
+
+
+def _take(step: Callable[[int], object], number: int, group: Group) -> None:
+    """Takes a step; a rank that fails in it by itself leaves those that can go on without it."""
+    try:
+        step(number)
+    except DistributedError:
+        raise
+    except Exception as error:
+        if group.size > 1 and survives_deaths():
+            sys.excepthook(type(error), error, error.__traceback__)  # which tells the others
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)  # of a program that exits MPI tells too late
+        raise
+
+
+def _begun(group: Group, folder: str | os.PathLike[str], state: object, keep: int) -> int:
+    """The step to begin with, with `state` as of there."""
+    first, *_ = group._tell_all(What("run"), {"any": bool(checkpoints(folder))})
+    if field(first, "any", bool, 0):
+        return load(folder, state)
+    save(folder, state, 0, keep=keep).wait()
+    return 0
+
+
+def _go_on(group: Group, state: object, lost: PeerLost) -> None:
+    """Goes on with the ranks that are left, or ends them."""
+    engine = group._engine
+    assert engine is not None, "of one process none is lost"
+    log.warning("%s; the others go on from the last checkpoint", lost.message)
+    drop_save()
+    laid = [
+        (tensor, tensor.device.mesh, tensor.spec)
+        for tensor in get_parameters(state)
+        if isinstance(tensor.device, Grid)
+    ]
+    try:
+        engine.recover()
+        group._enter()
+        connect(Plans(engine))
+        fit_meshes()
+    except (DistributedError, ValueError) as error:
+        _start_again(engine, error)
+    for tensor, mesh, spec in laid:
+        tensor.grad = None
+        again = Tensor.zeros(tensor.shape, dtype=tensor.dtype, device=mesh.devices[0])
+        tensor._replace(again.shard(mesh, _fitting(mesh, spec, tensor.shape))._node)
+    log.warning("rank %d of %d goes on", group.rank, group.size)
+
+
+def _fitting(mesh: Mesh, spec: tuple[Any, ...], shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A spec without the axis that shrinks, where that has no parts of one size any more."""
+    sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
+    found: list[Any] = []
+    for entry, size in zip(spec, shape, strict=True):
+        names = entry if isinstance(entry, tuple) else (entry,)
+        count = 1
+        for name in names:
+            count *= sizes.get(name, 1)
+        fits = not size % count
+        found.append(entry if fits else tuple(name for name in names if name != SHRINKING))
+    return tuple(found)
+
+
+def _start_again(engine: Engine, error: Exception) -> NoReturn:
+    log.error("all ranks end with exit code %d, to be started again: %s", START_AGAIN, error)
+    engine.abort(START_AGAIN)
