@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from gpu.compiler.ir.graph.grid import Grid
 from gpu.core.arguments import whole
@@ -57,24 +57,21 @@ def run(
     """Calls ``step(number)`` for all numbers up to `steps`, from the last checkpoint on.
 
     All ranks call it, with the same. It saves `state` at the begin, at the end and every so many
-    steps, and goes on from the last checkpoint in `folder` where there is one. When a rank dies,
-    ends or raises, the others go on without it, as fewer ranks: they load the last checkpoint and
-    repeat the steps since. Axes "data" of all meshes become smaller and nothing else; tensors of
-    `state` are laid on them as they were, whole along "data" where that cannot be cut any more, and
-    a `gpu.data.Loader` gives the same batches. `Group` tells the new rank and size. What a step
-    makes on a mesh, and does not take from `state`, it makes anew in each call.
+    steps, and goes on from the last checkpoint in `folder` where there is one. When a rank dies or
+    raises, the others go on without it: they load the last checkpoint and repeat the steps since.
+    Axes "data" of all meshes become smaller; tensors of `state` are laid on them as they were,
+    whole along "data" where that cannot be cut any more, and a `gpu.data.Loader` gives the same
+    batches. What a step makes on a mesh, and does not take from `state`, it makes in each call.
 
-    Where that is not possible (a rank hangs, ranks call different things, MPI has no ULFM, a mesh
-    over several ranks has no axis "data"), all processes are ended with exit code 75: start the
-    program again, and it goes on from the last checkpoint.
+    Where that cannot be (a rank hangs, ranks call different things, MPI has no ULFM, a mesh over
+    several ranks has no axis "data"), all processes end with exit code 75: start the program again.
 
     Args:
         step: one step of the program.
         state: all that a step changes, as of `save`.
         folder: of the checkpoints.
         steps: how many in all.
-        every: so many steps are between checkpoints.
-        keep: how many checkpoints stay.
+        every, keep: steps between checkpoints, and how many of these stay.
         check: after so many steps `check_replicas` is called; 0 for never.
 
     An exception of `step` ends its rank alone where the others can go on; it is printed, and the
@@ -92,17 +89,13 @@ def run(
     >>> state["count"].item()
     8
     """
-    for value, name, least in ((steps, "steps", 0), (every, "every", 1), (check, "check", 0)):
-        whole(value, name, least, _MOST)
-    group = init()
+    group, plan = init(), _Plan(folder, state, steps, every, keep, check)
+    plan.check_numbers()
     while True:
         try:
-            for number in range(_begun(group, folder, state, keep), steps):
+            for number in range(plan.begin(group), steps):
                 _take(step, number, group)
-                if check and not (number + 1) % check:
-                    check_replicas(state)
-                if number + 1 == steps or not (number + 1) % every:
-                    save(folder, state, number + 1, keep=keep)
+                plan.follow(number + 1)
             wait_for_save()
             return
         except PeerLost as lost:
@@ -112,6 +105,37 @@ def run(
             if group._engine is None or (group._engine.is_whole and not is_apart):
                 raise
             _start_again(group._engine, error)
+
+
+class _Plan(NamedTuple):
+    """What is done before and after steps: the arguments of `run`."""
+
+    folder: str | os.PathLike[str]
+    state: object
+    steps: int
+    every: int
+    keep: int
+    check: int
+
+    def check_numbers(self) -> None:
+        """Raises InvalidValue and InvalidType for what are no numbers of steps."""
+        for name, least in (("steps", 0), ("every", 1), ("check", 0)):
+            whole(getattr(self, name), name, least, _MOST)
+
+    def begin(self, group: Group) -> int:
+        """The step to begin with, with the state as of there."""
+        first, *_ = group._tell_all(What("run"), {"any": bool(checkpoints(self.folder))})
+        if field(first, "any", bool, 0):
+            return load(self.folder, self.state)
+        save(self.folder, self.state, 0, keep=self.keep).wait()
+        return 0
+
+    def follow(self, done: int) -> None:
+        """What comes after so many steps."""
+        if self.check and not done % self.check:
+            check_replicas(self.state)
+        if done == self.steps or not done % self.every:
+            save(self.folder, self.state, done, keep=self.keep)
 
 
 def _take(step: Callable[[int], object], number: int, group: Group) -> None:
@@ -126,15 +150,6 @@ def _take(step: Callable[[int], object], number: int, group: Group) -> None:
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)  # of a program that exits MPI tells too late
         raise
-
-
-def _begun(group: Group, folder: str | os.PathLike[str], state: object, keep: int) -> int:
-    """The step to begin with, with `state` as of there."""
-    first, *_ = group._tell_all(What("run"), {"any": bool(checkpoints(folder))})
-    if field(first, "any", bool, 0):
-        return load(folder, state)
-    save(folder, state, 0, keep=keep).wait()
-    return 0
 
 
 def _go_on(group: Group, state: object, lost: PeerLost) -> None:
