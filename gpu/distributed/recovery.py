@@ -69,15 +69,12 @@ def run(
     Args:
         step: one step of the program.
         state: all that a step changes, as of `save`.
-        folder: of the checkpoints.
-        steps: how many in all.
+        folder, steps: of the checkpoints, and how many in all.
         every, keep: steps between checkpoints, and how many of these stay.
         check: after so many steps `check_replicas` is called; 0 for never.
 
-    An exception of `step` ends its rank alone where the others can go on; it is printed, and the
-    process killed, which is what MPI tells the others of.
-
-    Raises otherwise what `step` raises on this rank, and what `save` and `load` do.
+    Raises what `step` raises on this rank, which it ends where the others can go on, and what
+    `save` and `load` do.
 
     >>> from gpu import Tensor, distributed
     >>> import tempfile
@@ -101,8 +98,7 @@ def run(
         except PeerLost as lost:
             _go_on(group, state, lost)
         except DistributedError as error:
-            is_apart = isinstance(error, CollectiveMismatch)
-            if group._engine is None or (group._engine.is_whole and not is_apart):
+            if group._engine is None or not _is_over(group._engine, error):
                 raise
             _start_again(group._engine, error)
 
@@ -189,6 +185,11 @@ def _fitting(mesh: Mesh, spec: tuple[Any, ...], shape: tuple[Any, ...]) -> tuple
         fits = not size % count
         found.append(entry if fits else tuple(name for name in names if name != SHRINKING))
     return tuple(found)
+
+
+def _is_over(engine: Engine, error: DistributedError) -> bool:
+    """Whether ranks cannot work together after an error that they all got."""
+    return not engine.is_whole or isinstance(error, CollectiveMismatch)
 
 
 def _start_again(engine: Engine, error: Exception) -> NoReturn:
