@@ -6,12 +6,10 @@ checkpoints of one process, ``alone``, and come those of the ranks, ``ranks``.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,21 +25,13 @@ from gpu.core.errors import (
 )
 from gpu.data import Loader
 from gpu.nn.optim import AdamW
+from mpi.checking import raises, run_checks
 from mpi.states import STATE, filled, same, shapes
 
 group = distributed.init()
 RANK, SIZE = group.rank, group.size
 rng = np.random.default_rng(int(sys.argv[1]))
 FOLDER = Path(sys.argv[2])
-
-
-def raises(kind: type[Exception], call: Callable[[], Any], *texts: str) -> None:
-    try:
-        call()
-    except kind as error:
-        assert all(text in str(error) for text in texts), error
-    else:
-        raise AssertionError(f"no {kind.__name__}")
 
 
 def laid(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -266,20 +256,4 @@ class Samples:
         return np.full(3, number, np.float32), number
 
 
-def main() -> None:
-    found = {name: each for name, each in globals().items() if name.startswith("check_")}
-    told = {}
-    for name in sys.argv[3:] or found:
-        try:
-            found[name]()
-            told[name] = ""
-        except Exception:
-            told[name] = traceback.format_exc()
-            break  # others may be elsewhere
-    sys.stdout.write(json.dumps({"rank": RANK, "told": told}) + "\n")
-    sys.stdout.flush()
-    if any(told.values()):
-        os._exit(0)  # others may wait for this rank for ever
-
-
-main()
+run_checks(RANK, globals(), sys.argv[3:])
