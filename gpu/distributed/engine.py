@@ -480,7 +480,8 @@ class Engine:
 
     def _reopen(self) -> None:
         until = time.monotonic() + _DEATH
-        while self._first_dead() is None:
+        # Another one that knows of a death revokes the communicators, which tell nothing then.
+        while self._first_dead() is None and not self._control.Is_revoked():
             if time.monotonic() > until:
                 raise DistributedError(
                     "no process is known to be dead, and one that lives cannot be left behind,"
