@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from gpu.compiler.ir.graph.grid import Grid
 from gpu.core.arguments import whole
-from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
+from gpu.core.errors import CollectiveMismatch, DistributedError
 from gpu.core.log import get_logger
 from gpu.distributed.checkpoint import (
     checkpoints,
@@ -95,12 +95,13 @@ def run(
                 plan.follow(number + 1)
             wait_for_save()
             return
-        except PeerLost as lost:
-            _go_on(group, state, lost)
         except DistributedError as error:
-            if group._engine is None or not _is_over(group._engine, error):
+            engine = group._engine
+            if engine is None or not _is_over(engine, error):
                 raise
-            _start_again(group._engine, error)
+            if isinstance(error, CollectiveMismatch):
+                _start_again(engine, error)
+            _go_on(engine, group, state, error)
 
 
 class _Plan(NamedTuple):
@@ -148,10 +149,8 @@ def _take(step: Callable[[int], object], number: int, group: Group) -> None:
         raise
 
 
-def _go_on(group: Group, state: object, lost: PeerLost) -> None:
+def _go_on(engine: Engine, group: Group, state: object, lost: DistributedError) -> None:
     """Goes on with the ranks that are left, or ends them."""
-    engine = group._engine
-    assert engine is not None, "of one process none is lost"
     log.warning("%s; the others go on from the last checkpoint", lost.message)
     drop_save()
     laid = [
