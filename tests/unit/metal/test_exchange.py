@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gpu
 from gpu import Context, Device, Tensor, jit
 from gpu.backends.metal.exchange import MetalExchange
 from gpu.backends.metal.memory import PAGE
