@@ -157,6 +157,7 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "expecttest": partial(_lacks_module, "expecttest"),
     "einops": partial(_lacks_module, "einops"),
     "scipy": partial(_lacks_module, "scipy"),
+    "scikit-learn": partial(_lacks_module, "sklearn"),
     "array-api-strict": partial(_lacks_module, "array_api_strict"),
     "autogen": partial(_lacks_module, "ctypeslib"),
     "nvidia-source": _lacks_nvidia_source,

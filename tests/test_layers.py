@@ -47,7 +47,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.special": ("gpu.tensor",),
     "gpu.signal": ("gpu.tensor",),
     "gpu.func": ("gpu.tensor",),
-    "gpu.data": ("gpu.core",),
+    "gpu.data": ("gpu.core", "gpu.runtime", "gpu.compiler.ir", "gpu.tensor"),
     "gpu.core": (),
     "gpu.autogen": (),
     "gpu.transport": ("gpu.core", "gpu.autogen"),

@@ -25,6 +25,14 @@ class Distribution(Ordering, Arrangement, Totals):
 
     __slots__ = ()
 
+    def cumulative_trapezoid(
+        self, x: Operand | None = None, *, dx: float = 1, dim: int = -1
+    ) -> Self:
+        """The running integral along `dim`, as `trapezoid`; one element less."""
+        axis = axis_of(dim, self.ndim, "dim")
+        sums = self._pair_sums(axis)
+        return sums.mul(dx if x is None else self._widths(x, axis)).cumsum(axis).div(2)
+
     def isin(
         self, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False
     ) -> Self:

@@ -176,7 +176,9 @@ class Gathering(Scanning):
         if as_tuple:
             line = self if self.ndim else self._reshaped((1,))
             rows = line.nonzero(size, fill_value)
-            return tuple(rows[:, axis] for axis in range(line.ndim))
+            count = rows.shape[0]
+            each = (rows._sliced([(0, count, 1), (axis, 1, 1)]) for axis in range(line.ndim))
+            return tuple(column._reshaped((count,)) for column in each)
         places, there = self.ne(0)._true_places(size)
         sizes = [max(n, 1) for n in self.shape]
         below = [math.prod(sizes[axis + 1 :]) for axis in range(self.ndim)]

@@ -17,143 +17,24 @@ from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import PyScalar, dtypes
 from gpu.core.errors import ShapeError
 from gpu.tensor.arguments import Operand
-from gpu.tensor.base import TensorBase
+from gpu.tensor.base import TensorBase, broadcast_to
 from gpu.tensor.operators import Operators
 
 # The methods that have one: of one tensor, of several, and those that write at places.
-NAMES: Final = [
-    "abs",
-    "absolute",
-    "acos",
-    "acosh",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctanh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "bitwise_not",
-    "ceil",
-    "conj_physical",
-    "cos",
-    "cosh",
-    "deg2rad",
-    "digamma",
-    "erf",
-    "erfc",
-    "erfinv",
-    "exp",
-    "exp2",
-    "expm1",
-    "fix",
-    "floor",
-    "frac",
-    "i0",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "logical_not",
-    "logit",
-    "mvlgamma",
-    "nan_to_num",
-    "neg",
-    "negative",
-    "polygamma",
-    "rad2deg",
-    "reciprocal",
-    "relu",
-    "round",
-    "rsqrt",
-    "sgn",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sinc",
-    "sinh",
-    "sqrt",
-    "square",
-    "tan",
-    "tanh",
-    "tril",
-    "triu",
-    "trunc",
-    "cumprod",
-    "cumsum",
-    "renorm",
-    "add",
-    "addbmm",
-    "addcdiv",
-    "addcmul",
-    "addmm",
-    "addmv",
-    "addr",
-    "arctan2",
-    "atan2",
-    "baddbmm",
-    "bitwise_and",
-    "bitwise_left_shift",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "clamp",
-    "clamp_max",
-    "clamp_min",
-    "clip",
-    "copysign",
-    "div",
-    "divide",
-    "eq",
-    "float_power",
-    "floor_divide",
-    "fmod",
-    "gcd",
-    "ge",
-    "greater",
-    "greater_equal",
-    "gt",
-    "heaviside",
-    "hypot",
-    "igamma",
-    "igammac",
-    "lcm",
-    "ldexp",
-    "le",
-    "lerp",
-    "less",
-    "less_equal",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "lt",
-    "masked_fill",
-    "mul",
-    "multiply",
-    "ne",
-    "nextafter",
-    "not_equal",
-    "pow",
-    "remainder",
-    "sub",
-    "subtract",
-    "true_divide",
-    "xlogy",
-    "index_add",
-    "index_copy",
-    "index_fill",
-    "index_put",
-    "index_reduce",
-    "masked_scatter",
-    "put",
-    "scatter",
-    "scatter_add",
-    "scatter_reduce",
-]
+_NAMES: Final = """
+    abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh
+    bitwise_not ceil conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix
+    floor frac i0 lgamma log log10 log1p log2 logical_not logit mvlgamma nan_to_num neg
+    negative polygamma rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt
+    square tan tanh tril triu trunc cumprod cumsum renorm add addbmm addcdiv addcmul addmm
+    addmv addr arctan2 atan2 baddbmm bitwise_and bitwise_left_shift bitwise_or
+    bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip copysign div divide eq
+    float_power floor_divide fmod gcd ge greater greater_equal gt heaviside hypot igamma
+    igammac lcm ldexp le lerp less less_equal logical_and logical_or logical_xor lt masked_fill
+    mul multiply ne nextafter not_equal pow remainder sub subtract true_divide xlogy index_add
+    index_copy index_fill index_put index_reduce masked_scatter put scatter scatter_add
+    scatter_reduce
+"""
 
 C = TypeVar("C", bound=type[Any])
 
@@ -167,14 +48,19 @@ class InPlace(Operators):
         """The elements of `src`, which broadcasts and is cast, from wherever it is."""
         self._refuse_leaf()
         here = src.to(self.device) if isinstance(src, TensorBase) else src
-        return self.assign(here)
+        return self._overwritten(here)
 
     def fill_(self, value: PyScalar | Self) -> Self:
         """`value` everywhere."""
         self._refuse_leaf()
         if isinstance(value, TensorBase) and value.ndim:
             raise ShapeError(f"fill_ takes one number, got shape {list(value.shape)}; copy_ copies")
-        return self.assign(value)
+        return self._overwritten(value)
+
+    def _overwritten(self, value: Operand) -> Self:
+        node = broadcast_to(self._as_node(value), self.shape)
+        self._set(G.cast(node, self.dtype.element))
+        return self
 
     def zero_(self) -> Self:
         """0 everywhere."""
@@ -195,12 +81,12 @@ class InPlace(Operators):
         count = self.numel()
         place = self._wrap(G.iota(count, dtypes.of(count), self.device))
         there = place.mod(apart).eq(0).bitwise_and(place.lt(end))
-        return self._take(there.reshape(self.shape).where(fill_value, self))
+        return self._take(self._wrap(G.reshape(there._node, self.shape)).where(fill_value, self))
 
 
 def with_methods_in_place(cls: C) -> C:
-    """Gives the class ``name_`` for each of `NAMES`."""
-    for name in NAMES:
+    """Gives the class ``name_`` for each of `_NAMES`."""
+    for name in _NAMES.split():
         setattr(cls, f"{name}_", _in_place(getattr(cls, name), name))
     return cls
 

@@ -132,14 +132,6 @@ class Totals(Joining, Reduction):
             return self._pair_sums(axis).sum(axis).mul(dx).div(2)
         return self._pair_sums(axis).mul(self._widths(x, axis)).sum(axis).div(2)
 
-    def cumulative_trapezoid(
-        self, x: Operand | None = None, *, dx: float = 1, dim: int = -1
-    ) -> Self:
-        """The running integral along `dim`, as `trapezoid`; one element less."""
-        axis = axis_of(dim, self.ndim, "dim")
-        sums = self._pair_sums(axis)
-        return sums.mul(dx if x is None else self._widths(x, axis)).cumsum(axis).div(2)
-
     def _pair_sums(self, axis: int) -> Self:
         """Each element plus the one behind it."""
         count = max(0, self.shape[axis] - 1)

@@ -172,7 +172,11 @@ def test_names_of_numpy(method: str, name: str) -> None:
         np.testing.assert_allclose(found.numpy(), expected, 1e-6)
 
 
-@pytest.mark.parametrize("alias", ALIASES)
+# What takes other arguments than elements is compared by test_torch_names.py.
+OTHERS = {"concat", "concatenate", "narrow_copy", "row_stack", "split_with_sizes", "trapz"}
+
+
+@pytest.mark.parametrize("alias", [alias for alias in ALIASES if alias not in OTHERS])
 def test_further_names_of_methods(alias: str) -> None:
     kind = np.int32 if alias.startswith("bitwise") else np.float32
     x = (X / (10 if kind is np.float32 else 1) + (1 if alias == "arccosh" else 0)).astype(kind)

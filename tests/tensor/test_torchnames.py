@@ -23,6 +23,7 @@ from gpu.tensor.torchnames import NN, PACKAGE, TENSOR
         (gpu, "randn", "here it is: gpu.Tensor.randn"),
         (gpu, "float32", "here it is: gpu.dtypes.float32"),
         (gpu, "compile", "here it is: gpu.jit"),
+        (nn, "LogSumExp", "here it is: Tensor.logsumexp"),
         (nn, "Parameter", "here it is: a Tensor with requires_grad=True"),
         (nn.functional, "layernorm", "here it is: Tensor.layernorm"),
         (nn.functional, "mse_lose", "did you mean mse_loss?"),

@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.graph import build as G
@@ -71,8 +70,24 @@ def interpolate(
     return input._resized(sizes, steps, mode, bool(align_corners))
 
 
-upsample = interpolate
-upsample_nearest = partial(interpolate, mode="nearest")
+def upsample(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """`interpolate`."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+) -> Tensor:
+    """`interpolate` by "nearest"."""
+    return interpolate(input, size, scale_factor)
 
 
 def upsample_bilinear(

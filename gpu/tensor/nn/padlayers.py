@@ -27,17 +27,27 @@ class _Pad(Module):
     def __init_subclass__(cls, rank: int, mode: str):
         cls.rank, cls.mode = rank, mode
 
-    def __init__(self, padding: int | Sequence[int], value: float = 0.0):
+    value: float = 0.0
+
+    def __init__(self, padding: int | Sequence[int]):
         sides = tuple(padding) if isinstance(padding, Sequence) else (padding,) * 2 * self.rank
         if len(sides) != 2 * self.rank:
             raise InvalidValue(
                 f"{type(self).__name__} takes one number or {2 * self.rank}, got {padding}"
             )
-        self.padding, self.value = sides, value
+        self.padding = sides
 
     def forward(self, input: Tensor) -> Tensor:
         """input with elements around its last axes."""
         return pad(input, self.padding, self.mode, self.value)
+
+
+class _ConstantPad(_Pad, rank=0, mode="constant"):
+    """The same with a value that is told."""
+
+    def __init__(self, padding: int | Sequence[int], value: float):
+        super().__init__(padding)
+        self.value = value
 
 
 class ZeroPad1d(_Pad, rank=1, mode="constant"):
@@ -52,15 +62,15 @@ class ZeroPad3d(_Pad, rank=3, mode="constant"):
     """Zeros around the last three axes."""
 
 
-class ConstantPad1d(_Pad, rank=1, mode="constant"):
+class ConstantPad1d(_ConstantPad, rank=1, mode="constant"):
     """A value around the last axis."""
 
 
-class ConstantPad2d(_Pad, rank=2, mode="constant"):
+class ConstantPad2d(_ConstantPad, rank=2, mode="constant"):
     """A value around the last two axes."""
 
 
-class ConstantPad3d(_Pad, rank=3, mode="constant"):
+class ConstantPad3d(_ConstantPad, rank=3, mode="constant"):
     """A value around the last three axes."""
 
 
