@@ -389,7 +389,7 @@ class CardMemory:
         with Undo() as undo:
             undo.add(wiper.close)
             self.wiper = None
-            for held in self._live.values():
+            for held in list(self._live.values()):
                 if held.wipes and not self._has_wiped(wiper, held):
                     break
 
