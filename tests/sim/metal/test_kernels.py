@@ -67,6 +67,28 @@ def test_threads_wait_for_each_other(metal: RawMetal, threads: int, seed: int) -
     assert np.array_equal(values, expected)
 
 
+def test_threadgroup_memory_lies_where_that_of_another_kernel_was(metal: RawMetal) -> None:
+    """The system gives memory out again: 30 KiB where there were 16 bytes, and back."""
+    out = metal.buffer(4)
+    for number in range(8):
+        count = (4, 7500)[number % 2]
+        source = f"""
+            #include <metal_stdlib>
+            using namespace metal;
+            kernel void sums(device uint *out) {{
+              threadgroup uint kept[{count}];
+              for (int i = 0; i < {count}; i++) kept[i] = i + {number};
+              uint total = 0;
+              for (int i = 0; i < {count}; i++) total += kept[i];
+              *out = total;
+            }}"""
+        with metal.pool():
+            pipeline = metal.pipeline(source, "sums")
+            metal.run(pipeline, [out], 1, 1)
+            metal.release(pipeline)
+        assert metal.floats(out, np.uint32)[0] == count * (count - 1) // 2 + count * number
+
+
 @pytest.mark.parametrize("threads", [32, 128])
 def test_simd_groups_exchange_values(metal: RawMetal, threads: int) -> None:
     values = np.arange(threads, dtype=np.uint32)
