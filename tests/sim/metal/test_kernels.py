@@ -11,7 +11,9 @@ import pytest
 
 from gpu.core.errors import ConfigError
 from gpu.sim.metal import engine
+from gpu.sim.metal.engine import Engine
 from gpu.sim.metal.library import MetalLibrary
+from gpu.sim.simulation import Simulation
 from sim.metal.kernels import SOURCE
 from sim.metal.raw_metal import RawMetal, compile_msl, size
 
@@ -67,26 +69,13 @@ def test_threads_wait_for_each_other(metal: RawMetal, threads: int, seed: int) -
     assert np.array_equal(values, expected)
 
 
-def test_threadgroup_memory_lies_where_that_of_another_kernel_was(metal: RawMetal) -> None:
-    """The system gives memory out again: 30 KiB where there were 16 bytes, and back."""
-    out = metal.buffer(4)
-    for number in range(8):
-        count = (4, 7500)[number % 2]
-        source = f"""
-            #include <metal_stdlib>
-            using namespace metal;
-            kernel void sums(device uint *out) {{
-              threadgroup uint kept[{count}];
-              for (int i = 0; i < {count}; i++) kept[i] = i + {number};
-              uint total = 0;
-              for (int i = 0; i < {count}; i++) total += kept[i];
-              *out = total;
-            }}"""
-        with metal.pool():
-            pipeline = metal.pipeline(source, "sums")
-            metal.run(pipeline, [out], 1, 1)
-            metal.release(pipeline)
-        assert metal.floats(out, np.uint32)[0] == count * (count - 1) // 2 + count * number
+def test_all_is_watched_of_threadgroup_memory_where_that_of_another_kernel_was() -> None:
+    engine, start = Engine(Simulation(0), compile_msl), 1 << 20
+    for size_of_one in (16, 30_000, 64):
+        made = engine._static_range(start, size_of_one)
+        assert made.end - made.start == size_of_one
+        assert engine._static[start].cells == made.cells
+        assert engine._static[start].size >= size_of_one
 
 
 @pytest.mark.parametrize("threads", [32, 128])
