@@ -37,7 +37,7 @@ class CLAllocator(LRUAllocator[CLMemory]):
         self._kept_images: defaultdict[ImageDType, list[CLImage]] = defaultdict(list)
         # Else the garbage collector would finish an image together with a tensor of a cycle, whose
         # own finalizer has it kept here for the next one.
-        self._images: set[CLImage] = set()
+        self._images: set[CLMemory] = set()
 
     def _alloc(self, nbytes: int) -> CLMemory:
         size = max(nbytes, 1)

@@ -109,8 +109,8 @@ class ObjC:
     def _asked(self, selector: str, message: Message) -> Message:
         """A message whose first receiver is asked whether it has the method.
 
-        All that get it are of one protocol, so that one answer does for them. The message raises
-        DeviceError where there is no method.
+        One answer does for all: few methods are of several protocols, and those are as old as the
+        protocols are. The message raises DeviceError where there is no method.
         """
 
         def first(receiver: int, *values: Any) -> Any:
