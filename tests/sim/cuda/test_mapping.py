@@ -12,9 +12,10 @@ from multiprocessing.reduction import recv_handle, send_handle
 import numpy as np
 import pytest
 
-from gpu.sim.cuda.library import Library, load
+from gpu.sim.cuda.library import Library
 from sim.cuda.kernels import module
 from sim.cuda.raw_cuda import RawCuda
+from sim.cuda.vendors import opened
 
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, NOT_SUPPORTED = 1, 2, 700, 801
 SIZE = 2 << 20
@@ -164,21 +165,22 @@ def test_files_that_are_no_memory_of_a_device(cuda: RawCuda) -> None:
     os.close(other)
 
 
-def _owner(pipe: Connection, pid: int) -> None:
-    raw = RawCuda(load("gh100", seed=3).functions)
-    raw.start()
-    handle = create(raw)
-    raw.call("cuMemcpyHtoD_v2", mapped(raw, handle), VALUES.ctypes.data, VALUES.nbytes)
-    raw.call("cuCtxSynchronize")
-    send_handle(pipe, exported(raw, handle), pid)
-    pipe.recv()
+def _owner(pipe: Connection, pid: int, which: str | None) -> None:
+    with opened(which, seed=3) as library:
+        raw = RawCuda(library.functions)
+        raw.start()
+        handle = create(raw)
+        raw.call("cuMemcpyHtoD_v2", mapped(raw, handle), VALUES.ctypes.data, VALUES.nbytes)
+        raw.call("cuCtxSynchronize")
+        send_handle(pipe, exported(raw, handle), pid)
+        pipe.recv()
 
 
 @pytest.mark.parametrize("seed", [0], indirect=True)
-def test_memory_outlives_the_process_that_made_it(cuda: RawCuda) -> None:
+def test_memory_outlives_the_process_that_made_it(cuda: RawCuda, which: str | None) -> None:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_owner, args=(theirs, os.getpid()), daemon=True)
+    process = spawn.Process(target=_owner, args=(theirs, os.getpid(), which), daemon=True)
     process.start()
     file = recv_handle(ours)
     process.kill()
