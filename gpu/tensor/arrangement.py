@@ -392,7 +392,7 @@ class Arrangement(Joining, Gathering):
 
         Raises ShapeError where a place lies outside.
         """
-        sizes = shape_of(tuple(size))
+        sizes = shape_of(size)
         return self.ravel()[self._strided(sizes, stride, storage_offset).ravel()].reshape(sizes)
 
     def as_strided_scatter(
@@ -403,7 +403,7 @@ class Arrangement(Joining, Gathering):
         storage_offset: int | None = None,
     ) -> Self:
         """self with `src` in place of what `as_strided` shows."""
-        new, sizes = self._lift(src), shape_of(tuple(size))
+        new, sizes = self._lift(src), shape_of(size)
         if new.shape != sizes:
             raise ShapeError(f"src has shape {list(new.shape)}, what it replaces {list(sizes)}")
         places = self._strided(sizes, stride, storage_offset).ravel()
@@ -412,7 +412,7 @@ class Arrangement(Joining, Gathering):
 
     def _strided(self, sizes: Shape, stride: Sequence[int], storage_offset: int | None) -> Self:
         """The places that `as_strided` reads, of shape `sizes`."""
-        steps = [integer(step, "stride") for step in stride]
+        steps = [integer(step, "stride") for step in items_of(stride, ())]
         offset = integer(storage_offset or 0, "storage_offset")
         if len(steps) != len(sizes) or min(steps, default=0) < 0 or offset < 0:
             raise InvalidValue(

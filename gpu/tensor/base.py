@@ -183,6 +183,8 @@ class TensorBase(Gradients):
 
     def type_as(self, other: TensorBase) -> Self:
         """`cast` to another tensor's dtype."""
+        if not isinstance(other, TensorBase):
+            raise InvalidType(f"type_as takes a tensor, got {other!r}")
         return self.cast(other.dtype)
 
     def cpu(self) -> Self:

@@ -6,48 +6,33 @@ import ctypes
 import multiprocessing
 import os
 import struct
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.reduction import recv_handle
 
 import numpy as np
 import pytest
 
 from gpu.sim.cuda.library import Library
 from sim.cuda.kernels import module
+from sim.cuda.physical import (
+    DESCRIPTOR,
+    PRIVATE,
+    READ_WRITE,
+    SHAREABLE,
+    SIZE,
+    VALUES,
+    create,
+    exported,
+    mapped,
+    owner_of_a_file,
+)
 from sim.cuda.raw_cuda import RawCuda
-from sim.cuda.vendors import opened
 
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, NOT_SUPPORTED = 1, 2, 700, 801
-SIZE = 2 << 20
-VALUES = np.arange(3000, dtype=np.uint32)
-DESCRIPTOR = 1
-# CUmemAllocationProp and CUmemAccessDesc of cuda.h.
-PRIVATE = struct.pack("<4iQ8x", 1, 0, 1, 0, 0)
-SHAREABLE = struct.pack("<4iQ8x", 1, DESCRIPTOR, 1, 0, 0)
-READ_WRITE = struct.pack("<3i", 1, 0, 3)
-
-
-def create(cuda: RawCuda, prop: bytes = SHAREABLE, size: int = SIZE) -> int:
-    handle: int = cuda.get("cuMemCreate", size, prop, 0)
-    return handle
-
-
-def mapped(cuda: RawCuda, handle: int, size: int = SIZE, access: bytes = READ_WRITE) -> int:
-    address: int = cuda.get("cuMemAddressReserve", size, 0, 0, 0)
-    cuda.call("cuMemMap", address, size, 0, handle, 0)
-    if access:
-        cuda.call("cuMemSetAccess", address, size, access, 1)
-    return address
 
 
 def unmap(cuda: RawCuda, address: int, size: int = SIZE) -> None:
     cuda.call("cuMemUnmap", address, size)
     cuda.call("cuMemAddressFree", address, size)
-
-
-def exported(cuda: RawCuda, handle: int) -> int:
-    file: int = cuda.get("cuMemExportToShareableHandle", handle, DESCRIPTOR, 0, kind=ctypes.c_int)
-    return file
 
 
 def imported(cuda: RawCuda, file: int) -> int:
@@ -165,23 +150,14 @@ def test_files_that_are_no_memory_of_a_device(cuda: RawCuda) -> None:
     os.close(other)
 
 
-def _owner(pipe: Connection, pid: int, which: str | None) -> None:
-    with opened(which, seed=3) as library:
-        raw = RawCuda(library.functions)
-        raw.start()
-        handle = create(raw)
-        raw.call("cuMemcpyHtoD_v2", mapped(raw, handle), VALUES.ctypes.data, VALUES.nbytes)
-        raw.call("cuCtxSynchronize")
-        send_handle(pipe, exported(raw, handle), pid)
-        pipe.recv()
-
-
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_memory_outlives_the_process_that_made_it(cuda: RawCuda, which: str | None) -> None:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_owner, args=(theirs, os.getpid(), which), daemon=True)
+    arguments = (theirs, os.getpid(), which)
+    process = spawn.Process(target=owner_of_a_file, args=arguments, daemon=True)
     process.start()
+    theirs.close()
     file = recv_handle(ours)
     process.kill()
     process.join(30)
