@@ -29,7 +29,7 @@ from tools.hw_acceptance.nvrtc import load_nvrtc
 from tools.hw_acceptance.prepare import compile_kernels
 from tools.hw_acceptance.runner import without_hardware
 from tools.hw_acceptance.simulation import Simulation, simulate
-from tools.hw_acceptance.steplog import StepFailed, StepLog, Told, read_step
+from tools.hw_acceptance.steplog import StepFailed, StepLog, Told, Unavailable, read_step
 from tools.hw_acceptance.suites import chains, conformance, cuda, exchange
 from tools.hw_acceptance.suites import tensors as op_suite
 from tools.hw_acceptance.suites.mapped import FORBIDDEN, mapped_libraries
@@ -252,12 +252,16 @@ def test_a_cut_op_suite_says_how_many_of_how_many(run: Run, tmp_path: Path) -> N
 
 
 def test_without_libcuda_its_suite_is_unavailable(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(op_suite, "find_library", lambda name: name)
     monkeypatch.setattr(op_suite.find, "look", lambda: Look(Found.NOTHING, "it is not there"))
-    told = run(op_suite.by_libcuda, Outcome.UNAVAILABLE)
-    assert told.reason == "DEV=CUDA has nothing to run on: it is not there"
+    machine, log = NvSimWorld(), StepLog(tmp_path)
+    context = Context(World(machine.os, machine.waiter), log, tmp_path)  # of no model
+    with pytest.raises(Unavailable, match="DEV=CUDA has nothing to run on: it is not there"):
+        op_suite.by_libcuda(context)
+    log.close()
+    machine.close()
 
 
 def test_a_vendors_loader_that_is_not_here_is_unavailable(
