@@ -9,8 +9,8 @@ from multiprocessing.reduction import send_handle
 
 import numpy as np
 
-from gpu.sim.cuda.library import load
 from sim.cuda.raw_cuda import RawCuda
+from sim.cuda.vendors import opened
 
 SIZE = 2 << 20
 VALUES = np.arange(3000, dtype=np.uint32)
@@ -39,12 +39,13 @@ def exported(cuda: RawCuda, handle: int) -> int:
     return file
 
 
-def owner_of_a_file(pipe: Connection, pid: int) -> None:
-    """Sends a file of memory with `VALUES` to a process, and waits."""
-    raw = RawCuda(load("gh100", seed=3).functions)
-    raw.start()
-    handle = create(raw)
-    raw.call("cuMemcpyHtoD_v2", mapped(raw, handle), VALUES.ctypes.data, VALUES.nbytes)
-    raw.call("cuCtxSynchronize")
-    send_handle(pipe, exported(raw, handle), pid)
-    pipe.recv()
+def owner_of_a_file(pipe: Connection, pid: int, which: str | None = None) -> None:
+    """Sends a file of memory with `VALUES`, of `opened` libcuda, to a process, and waits."""
+    with opened(which, seed=3) as library:
+        raw = RawCuda(library.functions)
+        raw.start()
+        handle = create(raw)
+        raw.call("cuMemcpyHtoD_v2", mapped(raw, handle), VALUES.ctypes.data, VALUES.nbytes)
+        raw.call("cuCtxSynchronize")
+        send_handle(pipe, exported(raw, handle), pid)
+        pipe.recv()

@@ -151,10 +151,11 @@ def test_files_that_are_no_memory_of_a_device(cuda: RawCuda) -> None:
 
 
 @pytest.mark.parametrize("seed", [0], indirect=True)
-def test_memory_outlives_the_process_that_made_it(cuda: RawCuda) -> None:
+def test_memory_outlives_the_process_that_made_it(cuda: RawCuda, which: str | None) -> None:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=owner_of_a_file, args=(theirs, os.getpid()), daemon=True)
+    arguments = (theirs, os.getpid(), which)
+    process = spawn.Process(target=owner_of_a_file, args=arguments, daemon=True)
     process.start()
     theirs.close()
     file = recv_handle(ours)
