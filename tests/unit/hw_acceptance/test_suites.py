@@ -312,7 +312,7 @@ def test_a_library_that_takes_wrong_values_is_noticed() -> None:
             exchange.play(other, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0)
 def test_libraries_that_are_here_exchange_and_others_say_why_not(
     run: Run, need: Callable[[str], None]
 ) -> None:
@@ -323,7 +323,7 @@ def test_libraries_that_are_here_exchange_and_others_say_why_not(
     assert told.facts["rounds"] == 5
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0)
 def test_rules_of_libcuda_run_in_children(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     test = "tests/sim/cuda/test_launches.py::test_faults_come_with_the_next_wait_and_stay"
     monkeypatch.setattr(cuda, "TESTS", (test,))
