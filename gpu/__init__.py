@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpu.tensor.kernels import kernel
     from gpu.tensor.mesh import Mesh
     from gpu.tensor.scan import scan
+    from gpu.tensor.shared import share
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
     from gpu.tensor.variable import Var
@@ -54,7 +55,9 @@ __all__ = [
     "reset_peak_memory_stats",
     "save",
     "scan",
+    "share",
     "show_config",
+    "signal",
     "special",
 ]
 
@@ -74,6 +77,7 @@ _HOMES: Final = {
     "load": "gpu.tensor.formats.files",
     "save": "gpu.tensor.formats.files",
     "scan": "gpu.tensor.scan",
+    "share": "gpu.tensor.shared",
     "JitError": "gpu.tensor.tracing",
     "Var": "gpu.tensor.variable",
 }
@@ -89,7 +93,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "distributed", "fft", "func", "linalg", "nn", "special"):
+    if name in ("array_api", "distributed", "fft", "func", "linalg", "nn", "signal", "special"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:

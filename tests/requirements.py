@@ -145,11 +145,19 @@ def _lacks_nvidia_source() -> str | None:
     return _lacks_module("ctypeslib") or (None if which("gdb") else "gdb is not installed")
 
 
+def _lacks_commands(*names: str) -> str | None:
+    lacking = [name for name in names if not which(name)]
+    return f"{', '.join(lacking)} not in PATH" if lacking else None
+
+
 REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "apt": _lacks_apt,
+    "spirv-cross": partial(_lacks_commands, "spirv-cross", "glslangValidator"),
     "array-api-compat": partial(_lacks_module, "array_api_compat"),
+    "expecttest": partial(_lacks_module, "expecttest"),
     "einops": partial(_lacks_module, "einops"),
     "scipy": partial(_lacks_module, "scipy"),
+    "scikit-learn": partial(_lacks_module, "sklearn"),
     "array-api-strict": partial(_lacks_module, "array_api_strict"),
     "autogen": partial(_lacks_module, "ctypeslib"),
     "nvidia-source": _lacks_nvidia_source,

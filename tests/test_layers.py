@@ -28,7 +28,15 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # gpu/__init__ alone.
     "gpu": (
         *("gpu.core", "gpu.runtime", "gpu.tensor"),
-        *("gpu.nn", "gpu.array_api", "gpu.dtype", "gpu.func", "gpu.linalg", "gpu.special"),
+        *(
+            "gpu.nn",
+            "gpu.array_api",
+            "gpu.dtype",
+            "gpu.func",
+            "gpu.linalg",
+            "gpu.special",
+            "gpu.signal",
+        ),
     ),
     "gpu.__main__": ("gpu.cli",),
     "gpu.dtype": ("gpu.core",),
@@ -37,8 +45,9 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.fft": ("gpu.tensor",),
     "gpu.linalg": ("gpu.core", "gpu.tensor"),
     "gpu.special": ("gpu.tensor",),
+    "gpu.signal": ("gpu.tensor",),
     "gpu.func": ("gpu.tensor",),
-    "gpu.data": ("gpu.core",),
+    "gpu.data": ("gpu.core", "gpu.runtime", "gpu.compiler.ir", "gpu.tensor"),
     "gpu.core": (),
     "gpu.autogen": (),
     "gpu.transport": ("gpu.core", "gpu.autogen"),
@@ -109,7 +118,14 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     ),
     # The vendor's own library, or a model of it.
     "gpu.backends.cuda": (
-        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.backends.cpu.native"),
+        *(
+            "gpu.core",
+            "gpu.runtime",
+            "gpu.compiler",
+            "gpu.transport",
+            "gpu.backends.cpu.native",
+            "gpu.backends.cpu.ircode",
+        ),
         *("gpu.sim.cuda", "gpu.sim.worlds"),
     ),
     "gpu.backends.metal": (

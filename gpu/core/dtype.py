@@ -310,6 +310,8 @@ def _of_numpy_dtype(native: NumpyDType) -> DType:
             f"numpy dtype {native.str!r} has the other byte order; convert the array with"
             f" .astype({native.newbyteorder('=').str!r})"
         )
+    if native.kind not in "biufcV":
+        raise DTypeError(f"a tensor holds numbers and bools, and numpy's {native} is neither")
     return dtype_named(native.name)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ def _replacing(
 def _temporary_file(folder: str, mode: int) -> tuple[str, int]:
     """A new file that this process alone holds the lock of: its path and a descriptor."""
     while True:
-        path = os.path.join(folder, f".tmp-gpu-{os.urandom(8).hex()}")
+        path = os.path.join(folder, _temporary_name())
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with contextlib.suppress(OSError):  # no locks there, so that nobody removes it either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -105,7 +106,7 @@ def _temporary_file(folder: str, mode: int) -> tuple[str, int]:
 
 
 def _clear_dead(folder: str) -> None:
-    """Removes the temporary files of writers that are gone, as far as it may."""
+    """Removes the temporary files and folders of writers that are gone, as far as it may."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
@@ -114,13 +115,72 @@ def _clear_dead(folder: str) -> None:
 
 
 def _remove_if_dead(path: str) -> None:
-    """Raises OSError where somebody holds the file's lock, or where that cannot be told."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    """Raises OSError where somebody holds the lock of a file or folder, or it cannot be told."""
+    is_folder = os.path.isdir(path)
+    kind = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_WRONLY
+    descriptor = os.open(path, kind | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
+        shutil.rmtree(path) if is_folder else os.unlink(path)
     finally:
         os.close(descriptor)
+
+
+class AtomicFolder:
+    """A folder to fill, which appears under its name when it is whole: `atomic_file` of a folder.
+
+    What was left beside it by processes that were killed is removed first.
+
+    Attributes:
+        path: where it is until then.
+    """
+
+    def __init__(self, parent: str | os.PathLike[str]):
+        """Makes one in `parent`, which is made too. Raises OSError as the system does."""
+        self._parent = os.fspath(parent)
+        os.makedirs(self._parent, exist_ok=True)
+        _clear_dead(self._parent)
+        self.path = os.path.join(self._parent, _temporary_name())
+        os.mkdir(self.path)
+        self._lock: int | None = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # no locks there, so that nobody removes it either
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def appear(self, name: str) -> None:
+        """Gives it its name, which none has yet; returns when that is on the disk."""
+        assert self._lock is not None, "it is there once"
+        os.fsync(self._lock)
+        os.rename(self.path, os.path.join(self._parent, name))
+        parent = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+        self._unlock()
+
+    def abandon(self) -> None:
+        """Removes it, unless it has its name."""
+        if self._lock is not None:
+            try:
+                shutil.rmtree(self.path)
+            finally:
+                self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
+
+
+def remove_folder(path: str | os.PathLike[str]) -> None:
+    """Removes a folder with all that is in it: at no moment a part of it is there by its name."""
+    going = os.path.join(os.path.dirname(path) or ".", _temporary_name())
+    os.rename(path, going)
+    shutil.rmtree(going)
+
+
+def _temporary_name() -> str:
+    return f".tmp-gpu-{os.urandom(8).hex()}"
 
 
 def why_unwritable(path: Path) -> str | None:

@@ -1,6 +1,6 @@
-"""Data that comes with the package: 1,797 handwritten digits, real ones.
+"""Batches of data, and data that comes with the package: 1,797 handwritten digits, real ones.
 
-Where they are from and under which licence is told in README.md beside this file.
+Where those are from and under which licence is told in README.md beside this file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from gpu.core.errors import FormatError
 from gpu.core.files import read_bytes
+from gpu.data.loader import Loader
+
+__all__ = ["DIGITS_FILE", "Loader", "load_digits", "split_digits"]
 
 Bytes = npt.NDArray[np.uint8]
 

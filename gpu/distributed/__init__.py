@@ -13,7 +13,22 @@ MPI starts the processes and moves the bytes. docs/howto/clusters.md tells users
 from __future__ import annotations
 
 from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
+from gpu.distributed.checkpoint import Saving, checkpoints, load, save
 from gpu.distributed.group import Group
+from gpu.distributed.recovery import run
+from gpu.distributed.replicas import check_replicas
 from gpu.distributed.start import init
 
-__all__ = ["CollectiveMismatch", "DistributedError", "Group", "PeerLost", "init"]
+__all__ = [
+    "CollectiveMismatch",
+    "DistributedError",
+    "Group",
+    "PeerLost",
+    "Saving",
+    "check_replicas",
+    "checkpoints",
+    "init",
+    "load",
+    "run",
+    "save",
+]

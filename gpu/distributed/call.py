@@ -31,6 +31,7 @@ class Call:
         peer: the one rank that it is with; None for all.
         make: gives its steps, in the thread of MPI.
         kept: what has to live until it is done.
+        lane: among the calls of which it has its place, on all ranks the same; 1 of saves.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class Call:
         make: Make,
         peer: int | None = None,
         kept: object = None,
+        lane: int = 0,
     ):
-        self.what, self.site, self.peer, self.kept = what, site, peer, kept
+        self.what, self.site, self.peer, self.kept, self.lane = what, site, peer, kept, lane
         self.make: Make | None = make
         self.number = 0
         self.steps: Steps | None = None

@@ -1,6 +1,8 @@
 """The thread that makes all calls of MPI.
 
-Others hand it `Call`s, which it starts in order and finishes while they compute. A call that does
+Others hand it `Call`s, which it starts in order and finishes while they compute. Collectives of
+the program are one lane, in which they follow each other on all ranks; what a save agrees on in
+the background is another one, with a communicator of its own. A call that does
 not end within the time that is allowed, or that a rank will not come to, ends with an error that
 says which rank it is, on all ranks.
 """
@@ -11,8 +13,10 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -21,12 +25,13 @@ from gpu.core.log import get_logger
 from gpu.distributed import messages
 from gpu.distributed.call import Call, raise_again, refuse_forked
 from gpu.distributed.exchange import Steps, Wire
-from gpu.distributed.launcher import check_library, check_size, load_mpi
+from gpu.distributed.launcher import check_library, check_size, load_mpi, survives_deaths
 from gpu.distributed.messages import What
 
 log = get_logger(__name__)
 
 _ANSWER: Final = 1.0  # seconds within which a rank that lives says what it does
+_DEATH: Final = 15.0  # seconds within which MPI tells that a process died
 _IDLE: Final = 0.02  # seconds between looks at messages while nothing is under way
 _LOOKS: Final = 200  # before the thread sleeps between looks
 _AT_ONCE: Final = 30  # looks at the messages of one call, before others have their turn
@@ -58,14 +63,14 @@ class Engine:
         """Starts MPI. Raises DistributedError where that fails or ranks do not fit together."""
         self.timeout, self._process = timeout, os.getpid()
         self._told, self._version = told, version
-        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
-        self._collectives: deque[Call] = deque()
+        self._inbox: SimpleQueue[Call | Callable[[], object] | None] = SimpleQueue()
+        self._lanes: tuple[deque[Call], ...] = (deque(), deque())
         self._direct: list[Call] = []
         self._abandoned: list[Call] = []  # whose memory MPI may still use
         self._started = 0
         self._failure: Exception | None = None
         self._ending_error: Exception | None = None
-        self._is_ending = self._has_said_so = False
+        self._is_ending = self._has_said_so = self._is_smaller = False
         self._outgoing: list[Any] = []
         self._answers: dict[int, dict[str, Any] | None] = {}
         self._ended: set[int] = set()
@@ -100,6 +105,37 @@ class Engine:
             self._inbox.put(None)
             self._thread.join()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no failure has ended the work with the others."""
+        return self._failure is None
+
+    def recover(self) -> None:
+        """Goes on with the processes that live, after one was lost: `world` is another one then.
+
+        All of them call it, with nothing under way. Raises DistributedError where this MPI cannot,
+        and where the one that was lost is not dead, at most the time that is allowed later.
+        """
+        if not survives_deaths():
+            raise DistributedError(
+                "MPI was not started as one that goes on without a process: `mpiexec --with-ft"
+                " ulfm` of Open MPI 5 does that"
+            )
+        found: SimpleQueue[Exception | None] = SimpleQueue()
+        self._inbox.put(lambda: found.put(self._reopened()))
+        try:
+            error = found.get(timeout=_DEATH + self.timeout)
+        except Empty:
+            raise DistributedError("a process that lives does not go on with the others") from None
+        if error is not None:
+            raise_again(error)
+
+    def abort(self, code: int) -> NoReturn:
+        """Ends all processes, this one too, with an exit code."""
+        self._inbox.put(lambda: self._mpi.COMM_WORLD.Abort(code))
+        self._thread.join(_DEATH)
+        os._exit(code)  # the thread waits in MPI for those that do not come
+
     # In the thread of MPI.
 
     def _run(self) -> None:
@@ -128,12 +164,18 @@ class Engine:
                 "MPI was initialized before distributed.init(), for one thread alone: call"
                 " distributed.init() first, or initialize MPI with THREAD_MULTIPLE"
             )
-        world = MPI.COMM_WORLD
-        check_size(self._told, world.Get_size(), library)
-        self._control, data, direct = world.Dup(), world.Dup(), world.Dup()
-        for comm in (self._control, data, direct):
+        check_size(self._told, MPI.COMM_WORLD.Get_size(), library)
+        self._open(MPI.COMM_WORLD, library)
+
+    def _open(self, world: Any, library: str) -> None:
+        """Takes up the work with the processes of a communicator."""
+        MPI = self._mpi
+        self._comms = comms = [world.Dup() for _ in range(4)]
+        self._control, data, saving, direct = comms
+        for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.wire, self.direct = Wire(data), Wire(direct)
+        self.wires, self.direct = (Wire(data), Wire(saving)), Wire(direct)
+        self.wire = self.wires[0]
         here = world.Split_type(MPI.COMM_TYPE_SHARED)
         local = here.Get_rank(), here.Get_size()
         here.Free()
@@ -147,23 +189,23 @@ class Engine:
     def _introduced(self, host: str, library: str) -> list[str]:
         """The hosts of all ranks. Raises DistributedError where ranks run other software."""
         own = {"host": host[:200], "gpu": self._version, "mpi": library[:200]}
-        steps = self._told_by_all(own)
-        for requests in steps:
+        letters: list[dict[str, Any]] = []
+        for requests in self.tell_all(own, letters):
             self._mpi.Request.Waitall(requests)
         for name in ("gpu", "mpi"):
             ranks: dict[str, list[int]] = {}
-            for rank, message in enumerate(self._letters):
+            for rank, message in enumerate(letters):
                 ranks.setdefault(messages.field(message, name, str, rank), []).append(rank)
             if len(ranks) > 1:
                 told = "; ".join(f"{value} on ranks {of}" for value, of in ranks.items())
                 raise DistributedError(
                     f"all ranks need the same version of {name}, and have: {told}"
                 )
-        return [messages.field(m, "host", str, rank) for rank, m in enumerate(self._letters)]
+        return [messages.field(m, "host", str, rank) for rank, m in enumerate(letters)]
 
-    def _told_by_all(self, own: dict[str, Any]) -> Steps:
-        """Steps after which `_letters` has a message of each rank."""
-        wire, data = self.wire, messages.pack(own)
+    def tell_all(self, own: dict[str, Any], letters: list[dict[str, Any]], lane: int = 0) -> Steps:
+        """Steps after which `letters` has a message of each rank."""
+        wire, data = self.wires[lane], messages.pack(own)
         sizes = np.empty(wire.size, np.int64)
         yield [wire.comm.Iallgather(np.array([data.size], np.int64), sizes)]
         for rank, size in enumerate(sizes.tolist()):
@@ -174,7 +216,7 @@ class Engine:
         everything = np.empty((wire.size, padded.size), np.uint8)
         yield [wire.comm.Iallgather(padded, everything)]
         pairs = zip(everything, sizes.tolist(), strict=True)
-        self._letters = [messages.unpack(row[:size], r) for r, (row, size) in enumerate(pairs)]
+        letters[:] = [messages.unpack(row[:size], r) for r, (row, size) in enumerate(pairs)]
 
     def agree(self, call: Call) -> Steps:
         """Steps after which all ranks are known to call the same.
@@ -186,13 +228,13 @@ class Engine:
         yield [self.wire.comm.Iallgather(self._header, self._headers)]
         if self._headers.tobytes() == digest * self.wire.size:
             return
-        yield from self._told_by_all(call.told())
-        raise CollectiveMismatch(
-            "ranks call different things: " + "; ".join(map(self._said, range(self.wire.size)))
-        )
+        letters: list[dict[str, Any]] = []
+        yield from self.tell_all(call.told(), letters)
+        said = (self._said(rank, message) for rank, message in enumerate(letters))
+        raise CollectiveMismatch("ranks call different things: " + "; ".join(said))
 
-    def _said(self, rank: int) -> str:
-        message = self._letters[rank]
+    @staticmethod
+    def _said(rank: int, message: dict[str, Any]) -> str:
         what, line = (messages.field(message, name, str, rank) for name in ("what", "line"))
         return f"rank {rank} calls {what} at {line}"
 
@@ -200,7 +242,7 @@ class Engine:
         """Until the program ends: takes calls, goes on with them, and listens to others."""
         looks = 0
         while not self._is_over():
-            is_waiting = bool(self._collectives or self._direct) or self._is_ending
+            is_waiting = any((*self._lanes, self._direct)) or self._is_ending
             progress = self._take(0.0 if is_waiting else _IDLE)
             progress |= self._advance() | self._listen()
             if progress or not is_waiting:
@@ -213,7 +255,7 @@ class Engine:
 
     def _is_over(self) -> bool:
         """Whether this rank has ended, and so have all others, or one has failed."""
-        if not self._is_ending or self._collectives or self._direct:
+        if not self._is_ending or any((*self._lanes, self._direct)):
             return False
         if self._ending_error is not None:
             self._fail(self._ending_error)
@@ -232,23 +274,27 @@ class Engine:
         if call is None:
             self._is_ending = True
             return True
+        if not isinstance(call, Call):
+            call()
+            return True
         self._started += 1
         call.number = self._started
         if self._failure is not None:
             call.finish(self._failure)
         elif call.peer is None:
-            self._collectives.append(call)
+            self._lanes[call.lane].append(call)
         else:
             self._direct.append(call)
         return True
 
     def _advance(self) -> bool:
-        """Goes on with what can: one collective, and all calls that are with one rank."""
+        """Goes on with what can: one collective a lane, and all calls that are with one rank."""
         moved = False
-        while self._collectives and self._goes_on(self._collectives[0]):
-            moved = True
-            if self._collectives and self._collectives[0].steps is None:
-                self._collectives.popleft()
+        for lane in self._lanes:
+            while lane and self._goes_on(lane[0]):
+                moved = True
+                if lane and lane[0].steps is None:
+                    lane.popleft()
         for call in [*self._direct]:
             while call in self._direct and self._goes_on(call):
                 moved = True
@@ -303,7 +349,8 @@ class Engine:
         self._listening = self._control.Irecv(self._letter, self._mpi.ANY_SOURCE)
         kind = messages.field(message, "kind", str, sender)
         if kind == "late":
-            call = self._current()
+            lane = messages.field(message, "lane", int, sender)
+            call = self._current(lane if lane in range(len(self._lanes)) else 0)
             self._tell(sender, {"kind": "at", "call": call.told() if call else None})
         elif kind == "at":
             self._answers[sender] = message.get("call")
@@ -313,8 +360,9 @@ class Engine:
             self._fail(messages.error_of(message, sender), is_told=False)
         return True
 
-    def _current(self) -> Call | None:
-        return next(iter((*self._collectives, *self._direct)), None)
+    def _current(self, lane: int = 0) -> Call | None:
+        """What ranks wait for in a lane; in the first one also of what is with one rank."""
+        return next(iter((*self._lanes[lane], *(() if lane else self._direct))), None)
 
     def _tell(self, rank: int, message: dict[str, Any]) -> None:
         try:
@@ -328,7 +376,7 @@ class Engine:
     def _look_at_clock(self) -> None:
         """Asks where the others are when a call takes too long, and ends what cannot end well."""
         now = time.monotonic()
-        for call in (*[*self._collectives][:1], *self._direct):
+        for call in (*(lane[0] for lane in self._lanes if lane), *self._direct):
             gone = self._ended & {*([call.peer] if call.peer is not None else self._others())}
             if gone and not call.asked:
                 # It may have ended in the middle of this call only by an error, which it tells of.
@@ -339,7 +387,7 @@ class Engine:
                 call.asked = now
                 self._answers.clear()
                 for rank in self._others():
-                    self._tell(rank, {"kind": "late", "call": call.told()})
+                    self._tell(rank, {"kind": "late", "lane": call.lane})
             elif now > call.asked + _ANSWER or len(self._answers) == self.wire.size - 1:
                 self._fail(self._why_late(call))
                 return
@@ -414,11 +462,42 @@ class Engine:
             for rank in self._others():
                 self._tell(rank, messages.told(error))
             self._flush()
-        for call in (*self._collectives, *self._direct):
-            self._abandoned.append(call)
-            call.abandon(error)
-        self._collectives.clear()
-        self._direct.clear()
+        for calls in (*self._lanes, self._direct):
+            self._abandoned += calls
+            for call in calls:
+                call.abandon(error)
+            calls.clear()
+
+    def _reopened(self) -> Exception | None:
+        """Goes on with those that live; what went wrong."""
+        try:
+            self._reopen()
+        except GpuError as error:
+            return error
+        except (self._mpi.Exception, NotImplementedError) as error:
+            return DistributedError(f"this MPI cannot go on after a process was lost: {error}")
+        return None
+
+    def _reopen(self) -> None:
+        until = time.monotonic() + _DEATH
+        # Another one that knows of a death revokes the communicators, which tell nothing then.
+        while self._first_dead() is None and not self._control.Is_revoked():
+            if time.monotonic() > until:
+                raise DistributedError(
+                    "no process is known to be dead, and one that lives cannot be left behind,"
+                    f" after: {self._failure}"
+                )
+            with suppress(self._mpi.Exception):  # MPI hears of deaths while it does something
+                self._control.Iprobe()
+            time.sleep(_NAPS[1])
+        for comm in self._comms:
+            comm.Revoke()
+        smaller = self._control.Shrink()
+        self._outgoing.clear()
+        self._ended.clear()
+        self._answers.clear()
+        self._open(smaller, self._mpi.Get_library_version().splitlines()[0])
+        self._failure, self._has_said_so, self._is_smaller = None, False, True
 
     def _flush(self) -> None:
         """Gives what was told to others time to leave; who does not take it may be dead."""
@@ -434,7 +513,7 @@ class Engine:
             return True
 
     def _finalize(self) -> None:
-        if self._failure is not None:
+        if self._failure is not None or self._is_smaller:
             return  # MPI's Finalize would wait for those that do not come
         self._flush()
         self._listening.Cancel()

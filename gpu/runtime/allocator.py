@@ -113,7 +113,8 @@ class Allocator(Unpicklable, ABC, Generic[M]):
         Raises OutOfMemory, also where MEMORY_LIMIT says so, InvalidType and InvalidValue for what
         is no number of bytes.
         """
-        memory = self._take(count_of(nbytes, "the size of an allocation"))
+        nbytes = count_of(nbytes, "the size of an allocation")
+        memory = self._take(nbytes)
         self.live = live = self.live + nbytes
         if live > self.peak:  # noqa: PLR1730  # calling max costs more than all of this
             self.peak = live
@@ -121,7 +122,7 @@ class Allocator(Unpicklable, ABC, Generic[M]):
 
     def free(self, memory: M, nbytes: int) -> None:
         """Gives back what `alloc(nbytes)` returned."""
-        self.live -= nbytes
+        self.live -= int(nbytes)  # a numpy integer would make one of the sum, which overflows
         self._keep(memory, nbytes)
 
     @property

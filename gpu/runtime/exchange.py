@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from gpu.core.errors import Unsupported
 
 M = TypeVar("M")
+
+
+class MemoryHandle(NamedTuple):
+    """What another process opens memory by; all of it can be sent anywhere but `file`.
+
+    Attributes:
+        machine: which start of which machine it is of.
+        device: the device's own name of itself, the same in every process.
+        process: the number of the process that has the memory.
+        nbytes: how many there are.
+        token: what the device's library opens the memory by; empty where a file is.
+        file: the descriptor of a file that stands for the memory; -1 where a token does.
+    """
+
+    machine: str
+    device: bytes
+    process: int
+    nbytes: int
+    token: bytes
+    file: int = -1
 
 
 class Exchange(ABC, Generic[M]):
@@ -66,3 +88,27 @@ class Exchange(ABC, Generic[M]):
 
         With None behind all that there is. Raises InvalidValue for a stream that there is not.
         """
+
+    def export(self, nbytes: int, as_file: bool) -> tuple[int, object, MemoryHandle]:
+        """New memory that other processes can open: its address, what keeps it, and a handle.
+
+        By a file it is there until the last who opened it lets go; else until what keeps it is
+        dropped. Raises OutOfMemory, and Unsupported where the device cannot do that.
+        """
+        del nbytes, as_file
+        raise self._between_processes()
+
+    def open(self, handle: MemoryHandle) -> tuple[int, object]:
+        """Memory of another process: its address here, and what keeps it open.
+
+        Raises InvalidValue for a handle of another machine or device, of this process, and of
+        memory that is gone or is shorter; Unsupported where the device cannot do that.
+        """
+        del handle
+        raise self._between_processes()
+
+    def _between_processes(self) -> Unsupported:
+        return Unsupported(
+            "memory of this device is not shared between processes, that of CUDA is: x.to('CUDA');"
+            " or send x itself, whose pickle has its values"
+        )

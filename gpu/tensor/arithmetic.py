@@ -62,6 +62,14 @@ class Arithmetic(Comparison):
             return a._binary("div", b).trunc() if a.dtype.is_float else a._binary("tdiv", b)
         return a._as_float()._binary("div", b._as_float())
 
+    def floor_divide(self, x: Operand) -> Self:
+        """The quotient rounded down, an integer of integers."""
+        return self.div(x, rounding_mode="floor")
+
+    def rsub(self, x: Operand, *, alpha: float = 1) -> Self:
+        """x - alpha * self."""
+        return self.mul(alpha).sub(x, reverse=True) if alpha != 1 else self.sub(x, reverse=True)
+
     def fmod(self, x: Operand) -> Self:
         """The remainder of division rounded toward zero, exactly; it has the sign of self."""
         a, b = self._pair(x)

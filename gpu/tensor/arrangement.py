@@ -6,15 +6,25 @@ Views are made by all that torch makes views of; `take`, `tile` and what joins m
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
 
+from gpu.compiler.ir.graph import Shape
 from gpu.compiler.ir.graph import build as G
-from gpu.core.dtype import DType, dtypes
+from gpu.core.dtype import DType, dtypes, to_dtype
 from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
-from gpu.tensor.arguments import Operand, axes_of, axis_of, integer, items_of, shape_of
+from gpu.tensor.arguments import (
+    Operand,
+    axes_of,
+    axis_of,
+    check_number,
+    integer,
+    items_of,
+    shape_of,
+)
 from gpu.tensor.base import TensorBase, broadcast_shape
 from gpu.tensor.gathering import Gathering
 from gpu.tensor.gradients import check_tensor
@@ -56,9 +66,14 @@ class Arrangement(Joining, Gathering):
         return tuple(self.select(axis, place) for place in range(self.shape[axis]))
 
     def tensor_split(
-        self, indices_or_sections: int | Sequence[int], dim: int = 0
+        self, indices_or_sections: int | Sequence[int] | Self, dim: int = 0
     ) -> tuple[Self, ...]:
-        """So many pieces, of which the first are one larger if need be; or cut at indices."""
+        """So many pieces, of which the first are one larger if need be; or cut at indices.
+
+        Those may be a tensor, whose values are read.
+        """
+        if isinstance(indices_or_sections, TensorBase):
+            indices_or_sections = indices_or_sections.numpy().tolist()
         axis = axis_of(dim, self.ndim, "dim")
         size = self.shape[axis]
         if not isinstance(indices_or_sections, Sequence):
@@ -72,6 +87,32 @@ class Arrangement(Joining, Gathering):
         return tuple(self._along(axis, lo, max(0, hi - lo)) for lo, hi in ends)
 
     # Turning.
+
+    def hsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` of columns: along axis 1, of vectors along axis 0."""
+        return self._evenly_split(indices_or_sections, min(1, self.ndim - 1), "hsplit", 1)
+
+    def vsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` of rows, along axis 0."""
+        return self._evenly_split(indices_or_sections, 0, "vsplit", 2)
+
+    def dsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` along axis 2."""
+        return self._evenly_split(indices_or_sections, 2, "dsplit", 3)
+
+    def _evenly_split(
+        self, parts: int | Sequence[int], axis: int, name: str, least: int
+    ) -> tuple[Self, ...]:
+        """Raises ShapeError for fewer than `least` axes, or sections of different sizes."""
+        if self.ndim < least:
+            raise ShapeError(f"{name} needs {least} axes, the shape is {list(self.shape)}")
+        uneven = not isinstance(parts, Sequence) and self.shape[axis] % max(integer(parts, "it"), 1)
+        if uneven:
+            raise ShapeError(
+                f"{name} into {parts} sections: axis {axis} has {self.shape[axis]} elements, which "
+                "they do not divide; tensor_split makes uneven ones"
+            )
+        return self.tensor_split(parts, axis)
 
     def movedim(self, source: Sizes, destination: Sizes) -> Self:
         """With the axes `source` at `destination`, the others in their order."""
@@ -112,6 +153,13 @@ class Arrangement(Joining, Gathering):
         """`mT`, of complex numbers conjugated. Raises as that does."""
         turned = self.mT
         return turned._wrap(G.conj(turned._node)) if self.dtype.is_complex else turned
+
+    @property
+    def H(self) -> Self:
+        """A matrix with its axes swapped, of complex numbers the conjugates."""
+        if self.ndim not in (0, 2):
+            raise ShapeError(f"H takes a matrix, the shape is {list(self.shape)}; mH takes batches")
+        return self.adjoint() if self.ndim else self._same()
 
     @property
     def mH(self) -> Self:
@@ -226,7 +274,56 @@ class Arrangement(Joining, Gathering):
         line = self.pad(behind).unsqueeze(-1 if shift >= 0 else -2)
         plane = line.expand(*self.shape[:-1], size, size)
         row, column = plane._index_along(0, (size, size)), plane._index_along(1, (size, size))
-        return column.sub(row).eq(shift).where(plane, 0).movedim((-2, -1), (a, b))
+        return column.sub(row).eq(shift).where(plane, plane._filled(0)).movedim((-2, -1), (a, b))
+
+    def diagflat(self, offset: int = 0) -> Self:
+        """A matrix with all elements of self along a diagonal, zeros elsewhere."""
+        return self.ravel().diag_embed(offset)
+
+    @classmethod
+    def logspace(
+        cls,
+        start: float,
+        stop: float,
+        steps: int,
+        base: float = 10.0,
+        dtype: DType | str | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """`base` to `steps` powers at equal distances from `start` to `stop`, both included.
+
+        They are computed in float64 here, once; float32 if no dtype is given.
+        """
+        for value, name in ((start, "start"), (stop, "stop"), (base, "base")):
+            check_number(value, name)
+        if integer(steps, "steps") < 0:
+            raise InvalidValue(f"steps must not be negative, got {steps}")
+        element = dtypes.default_float if dtype is None else to_dtype(dtype)
+        powers = np.logspace(start, stop, steps, base=base)
+        whole = powers.astype(np.int64) if element.is_int else powers
+        return cls(whole, device=device).cast(element)
+
+    def cartesian_prod(self, *args: Operand) -> Self:
+        """All ways to take an element of self and one of each other vector, a row for each."""
+        first, *others = self.meshgrid(*args)
+        return (
+            first.stack(*others, dim=-1)._reshaped((first.numel(), 1 + len(others)))
+            if others
+            else self._same()
+        )
+
+    def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:
+        """All ways to take `r` elements of a vector in their order, a row for each."""
+        if self.ndim != 1:
+            raise ShapeError(f"combinations needs a vector, got shape {list(self.shape)}")
+        if integer(r, "r") < 0:
+            raise InvalidValue(f"r must not be negative, got {r}")
+        ways = (
+            itertools.combinations_with_replacement if with_replacement else itertools.combinations
+        )
+        rows = list(ways(range(self.shape[0]), r))
+        places = np.array(rows, np.int64).reshape(len(rows), r)
+        return self._lines(0, self._lift(places.reshape(-1)))._reshaped(places.shape)
 
     @classmethod
     def triu_indices(
@@ -284,6 +381,55 @@ class Arrangement(Joining, Gathering):
         places = places.expand(*shape[:axis], wanted[axis], *shape[axis + 1 :])
         size = self.shape[axis]
         return lines.gather(axis, places.lt(0).where(places.add(size), places))
+
+    def as_strided(
+        self, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    ) -> Self:
+        """A tensor of `size` whose element i, j, ... is that at offset + i * stride[0] + ....
+
+        Places count elements of self in row-major order, whatever it is a view of, and the result
+        is no view: what is written to it does not show in self.
+
+        Raises ShapeError where a place lies outside.
+        """
+        sizes = shape_of(size)
+        return self.ravel()[self._strided(sizes, stride, storage_offset).ravel()].reshape(sizes)
+
+    def as_strided_scatter(
+        self,
+        src: Operand,
+        size: Sequence[int],
+        stride: Sequence[int],
+        storage_offset: int | None = None,
+    ) -> Self:
+        """self with `src` in place of what `as_strided` shows."""
+        new, sizes = self._lift(src), shape_of(size)
+        if new.shape != sizes:
+            raise ShapeError(f"src has shape {list(new.shape)}, what it replaces {list(sizes)}")
+        places = self._strided(sizes, stride, storage_offset).ravel()
+        line = self.ravel().scatter(0, places, new.cast(self.dtype).ravel())
+        return line.reshape(self.shape)
+
+    def _strided(self, sizes: Shape, stride: Sequence[int], storage_offset: int | None) -> Self:
+        """The places that `as_strided` reads, of shape `sizes`."""
+        steps = [integer(step, "stride") for step in items_of(stride, ())]
+        offset = integer(storage_offset or 0, "storage_offset")
+        if len(steps) != len(sizes) or min(steps, default=0) < 0 or offset < 0:
+            raise InvalidValue(
+                f"as_strided takes a stride of 0 or more for each of {len(sizes)} axes and an "
+                f"offset of 0 or more, got {steps} and {offset}"
+            )
+        last = offset + sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
+        if math.prod(sizes) and last >= self.numel():
+            raise ShapeError(
+                f"as_strided reads element {last} of {self.numel()}: size {list(sizes)}, stride "
+                f"{steps}, offset {offset}"
+            )
+        place = self._lift(np.full((1,) * len(sizes), offset))
+        for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
+            line = np.arange(n).reshape(-1, *(1,) * (len(sizes) - 1 - axis)) * step
+            place = place.add(self._lift(line))
+        return place
 
     # New tensors with a part replaced.
 

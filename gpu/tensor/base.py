@@ -73,6 +73,14 @@ class TensorBase(Gradients):
         """Number of elements."""
         return product(self.shape)
 
+    def nelement(self) -> int:
+        """`numel`."""
+        return self.numel()
+
+    def dim(self) -> int:
+        """`ndim`."""
+        return self.ndim
+
     def nbytes(self) -> int:
         """Size of the value in bytes."""
         return self.numel() * self.dtype.itemsize
@@ -161,14 +169,27 @@ class TensorBase(Gradients):
         """The same value in row-major memory of its own."""
         return self._wrap(G.contiguous(self._node))
 
-    def to(self, device: Place | None) -> Self:
+    def to(self, device: Place | DType | None, dtype: DType | None = None) -> Self:
         """The same value on another device; of a tuple of names, on each of those devices.
 
-        A tensor that is sharded is put together. Raises ConfigError for a name that is not known.
+        A tensor that is sharded is put together. A dtype, alone or besides, converts as `cast`
+        does. Raises ConfigError for a name that is not known.
         """
         if isinstance(device, DType):
-            raise InvalidType(f"to() takes a device, got {device.name}; cast() converts to a dtype")
+            return self.cast(device)
+        if dtype is not None:
+            return self.to(device).cast(dtype)
         return self._wrap(G.copy(self._node, Device.canonicalize(device)))
+
+    def type_as(self, other: TensorBase) -> Self:
+        """`cast` to another tensor's dtype."""
+        if not isinstance(other, TensorBase):
+            raise InvalidType(f"type_as takes a tensor, got {other!r}")
+        return self.cast(other.dtype)
+
+    def cpu(self) -> Self:
+        """The same value on "CPU"."""
+        return self.to("CPU")
 
     def to_(self, device: Place | None) -> Self:
         """Moves the tensor itself to another device; a view becomes a tensor of its own."""

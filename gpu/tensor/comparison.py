@@ -117,6 +117,14 @@ class Comparison(Operands):
             return x._unary("abs").eq(math.inf)
         return x.eq(math.inf if detect_positive else -math.inf)
 
+    def isposinf(self) -> Self:
+        """Where self is infinite and above zero."""
+        return self.isinf(detect_negative=False)
+
+    def isneginf(self) -> Self:
+        """Where self is infinite and below zero."""
+        return self.isinf(detect_positive=False)
+
     def isfinite(self) -> Self:
         """Where self is neither infinite nor NaN."""
         return self.isinf().bitwise_or(self.isnan()).logical_not()
@@ -143,6 +151,13 @@ class Comparison(Operands):
         near = self.isclose(other, rtol, atol, equal_nan)
         return bool(near._wrap(G.reduce("and", near._node, range(near.ndim))).item())
 
+    def equal(self, other: Operand) -> bool:
+        """Whether shapes and all elements are the same; computes the tensors."""
+        same = self._wrap(self._as_node(other))
+        if same.shape != self.shape:
+            return False
+        return bool(self._wrap(G.reduce("and", self.eq(same)._node, range(self.ndim))).item())
+
     def where(self, x: Operand, y: Operand) -> Self:
         """`x` where self is true, else `y`; self is taken as a bool."""
         if isinstance(x, _SCALARS) and isinstance(y, _SCALARS):
@@ -160,11 +175,12 @@ class Comparison(Operands):
         return self._wrap(G.alu("where", condition, *sides))
 
     def masked_fill(self, mask: Operand, value: Operand) -> Self:
-        """`value` where `mask` is true, else self."""
+        """`value` where `mask` is true, else self. Bools stay bools: an int is one then, too."""
         condition = self._lift(mask)
         if condition.dtype is not dtypes.bool:
             raise DTypeError(f"mask must be bool, got {condition.dtype.name}; write mask != 0")
-        return condition.where(value, self)
+        is_truth = self.dtype is dtypes.bool and isinstance(value, int)
+        return condition.where(bool(value) if is_truth else value, self)
 
     def maximum(self, x: Operand) -> Self:
         """The larger of self and `x`; NaN if either is."""
@@ -193,6 +209,14 @@ class Comparison(Operands):
     def clip(self, min_: Operand | None = None, max_: Operand | None = None) -> Self:
         """The same as `clamp`."""
         return self.clamp(min_, max_)
+
+    def clamp_min(self, min_: Operand) -> Self:
+        """`clamp` from below."""
+        return self.clamp(min_)
+
+    def clamp_max(self, max_: Operand) -> Self:
+        """`clamp` from above."""
+        return self.clamp(max_=max_)
 
     def bitwise_and(self, x: Operand, reverse: bool = False) -> Self:
         """self & x, of integers or bools."""

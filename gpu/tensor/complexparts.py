@@ -66,6 +66,10 @@ class ComplexParts(Elementwise):
             )
         return self._viewed(AsComplex())
 
+    def isreal(self) -> Self:
+        """Where the imaginary part is 0: everywhere, of numbers that have none."""
+        return self.imag.eq(0) if self.dtype.is_complex else self._filled(1).cast(dtypes.bool)
+
     def conj(self) -> Self:
         """The conjugate: the imaginary part negated; real numbers stay as they are."""
         if not self.dtype.is_complex:

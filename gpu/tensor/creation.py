@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from gpu.compiler.ir.dims import dimension, is_symbolic, upper
 from gpu.compiler.ir.graph import Node, Shape
@@ -18,6 +18,14 @@ from gpu.tensor.customgrad import own
 from gpu.tensor.operands import Operands
 
 Dtype = DType | str
+
+
+class Placed(TypedDict, total=False):
+    """What may differ from the tensor whose dtype and device a new one has."""
+
+    dtype: Dtype | None
+    device: str | None
+    requires_grad: bool | None
 
 
 class Creation(Operands):
@@ -76,9 +84,15 @@ class Creation(Operands):
         return cls.full(_variadic(shape), 1, _or_float(dtype), device, buffer, requires_grad)
 
     @classmethod
-    def empty(cls, *shape: Any, device: str | None = None, dtype: Dtype | None = None) -> Self:
+    def empty(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: Dtype | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """A tensor whose values do not matter; they are zeros."""
-        return cls.zeros(*shape, dtype=dtype, device=device)
+        return cls.zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
 
     def full_like(
         self,
@@ -86,25 +100,67 @@ class Creation(Operands):
         dtype: Dtype | None = None,
         device: str | None = None,
         buffer: bool = True,
+        requires_grad: bool | None = None,
     ) -> Self:
         """`fill_value` in the shape, dtype and device of self, unless others are given."""
-        return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device, buffer)
+        placed = (dtype or self.dtype, device or self.device, buffer, requires_grad)
+        return self.full(self.shape, fill_value, *placed)
 
     def zeros_like(
-        self, dtype: Dtype | None = None, device: str | None = None, buffer: bool = True
+        self,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Zeros in the shape, dtype and device of self, unless others are given."""
-        return self.full_like(0, dtype, device, buffer)
+        return self.full_like(0, dtype, device, buffer, requires_grad)
 
     def ones_like(
-        self, dtype: Dtype | None = None, device: str | None = None, buffer: bool = True
+        self,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Ones in the shape, dtype and device of self, unless others are given."""
-        return self.full_like(1, dtype, device, buffer)
+        return self.full_like(1, dtype, device, buffer, requires_grad)
 
-    def empty_like(self, dtype: Dtype | None = None, device: str | None = None) -> Self:
+    def empty_like(
+        self,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """A tensor like self whose values do not matter; they are zeros."""
-        return self.full_like(0, dtype, device)
+        return self.full_like(0, dtype, device, requires_grad=requires_grad)
+
+    def new_full(self, size: Any, fill_value: Number, **options: Unpack[Placed]) -> Self:
+        """`fill_value` in a shape, with the dtype and device of self unless others are given."""
+        return self.full(size, fill_value, **self._placed(options))
+
+    def new_zeros(self, *size: Any, **options: Unpack[Placed]) -> Self:
+        """Zeros in a shape, with the dtype and device of self unless others are given."""
+        return self.new_full(_variadic(size), 0, **options)
+
+    def new_ones(self, *size: Any, **options: Unpack[Placed]) -> Self:
+        """Ones in a shape, with the dtype and device of self unless others are given."""
+        return self.new_full(_variadic(size), 1, **options)
+
+    def new_empty(self, *size: Any, **options: Unpack[Placed]) -> Self:
+        """`new_zeros`, for values that do not matter."""
+        return self.new_zeros(*size, **options)
+
+    def new_tensor(self, data: Any, **options: Unpack[Placed]) -> Self:
+        """A tensor of `data`, with the dtype and device of self unless others are given."""
+        return type(self)(data, **self._placed(options))
+
+    def _placed(self, options: Placed) -> Placed:
+        return {
+            "dtype": options.get("dtype") or self.dtype,
+            "device": options.get("device") or self.device,
+            "requires_grad": options.get("requires_grad"),
+        }
 
     @classmethod
     def arange(
@@ -170,12 +226,16 @@ class Creation(Operands):
         m: int | None = None,
         dtype: Dtype | None = None,
         device: str | None = None,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Ones on the diagonal of a matrix of `n` rows and `m` columns (`n` if not given)."""
         shape = shape_of((n, n if m is None else m))
         blank = cls.zeros(shape, dtype=dtype, device=device)
         on_diagonal = blank._index_along(0, shape)._binary("eq", blank._index_along(1, shape))
-        return on_diagonal.cast(blank.dtype)
+        made = on_diagonal.cast(blank.dtype)
+        if requires_grad is not None:
+            made.requires_grad = requires_grad
+        return made
 
     def clone(self, device: str | None = None) -> Self:
         """The same value in memory of its own, on `device` if one is given."""

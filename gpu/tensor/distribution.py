@@ -25,6 +25,14 @@ class Distribution(Ordering, Arrangement, Totals):
 
     __slots__ = ()
 
+    def cumulative_trapezoid(
+        self, x: Operand | None = None, *, dx: float = 1, dim: int = -1
+    ) -> Self:
+        """The running integral along `dim`, as `trapezoid`; one element less."""
+        axis = axis_of(dim, self.ndim, "dim")
+        sums = self._pair_sums(axis)
+        return sums.mul(dx if x is None else self._widths(x, axis)).cumsum(axis).div(2)
+
     def isin(
         self, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False
     ) -> Self:
@@ -47,12 +55,14 @@ class Distribution(Ordering, Arrangement, Totals):
         """The elements in order along axis 0."""
         return self.sort(0)[0]
 
-    def bucketize(self, boundaries: Operand, *, right: bool = False) -> Self:
+    def bucketize(
+        self, boundaries: Operand, *, right: bool = False, out_int32: bool = False
+    ) -> Self:
         """The place of each element among sorted `boundaries`, of one axis: `searchsorted`."""
         edges = self._lift(boundaries)
         if edges.ndim != 1:
             raise ShapeError(f"boundaries must have one axis, got shape {list(edges.shape)}")
-        return edges.searchsorted(self, right)
+        return edges.searchsorted(self, right, out_int32=out_int32)
 
     def unique_consecutive(
         self,
@@ -223,7 +233,7 @@ class Distribution(Ordering, Arrangement, Totals):
         Where those are equal, from the smallest element to the largest. Counts are of the dtype of
         self; what is outside is not counted.
         """
-        counts, _ = self._histogram(bins, None if min == max == 0 else (min, max), None)
+        counts, _ = self._histogram(bins, None if min == max == 0 else (min, max), None, 1)
         return counts.cast(self.dtype)
 
     def histogram(
@@ -243,7 +253,7 @@ class Distribution(Ordering, Arrangement, Totals):
             density: divides so that the integral is 1.
         """
         if isinstance(bins, int):
-            counts, edges = self._histogram(bins, range, weight)
+            counts, edges = self._histogram(bins, range, weight, 0.5)
         else:
             edges = self._lift(bins)
             counts = self._counted(edges, weight)
@@ -252,9 +262,9 @@ class Distribution(Ordering, Arrangement, Totals):
         return counts, edges
 
     def _histogram(
-        self, bins: int, ends: tuple[float, float] | None, weight: Operand | None
+        self, bins: int, ends: tuple[float, float] | None, weight: Operand | None, around: float
     ) -> tuple[Self, Self]:
-        """Counts in bins of equal width, and their edges."""
+        """Counts in bins of equal width, and their edges: `around` a range that is one number."""
         if integer(bins, "bins") < 1:
             raise InvalidValue(f"bins must be at least 1, got {bins}")
         if not self.dtype.is_float:
@@ -269,7 +279,7 @@ class Distribution(Ordering, Arrangement, Totals):
             if ends[0] > ends[1]:
                 raise InvalidValue(f"the range {ends} falls")
         same = low.eq(high)
-        low, high = same.where(low.sub(1), low), same.where(high.add(1), high)
+        low, high = same.where(low.sub(around), low), same.where(high.add(around), high)
         step = self._wrap(G.iota(bins + 1, dtypes.int32, self.device)).cast(self.dtype).div(bins)
         edges = low.lerp(high, step)
         return self._counted(edges, weight), edges

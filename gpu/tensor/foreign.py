@@ -38,7 +38,8 @@ def array_of(data: Any) -> npt.NDArray[Any]:
             return take_capsule(host_capsule_of(data)).host_array()
         except GpuError:
             raise
-        except (BufferError, ValueError) as error:  # torch's, of a device that DLPack lacks
+        # torch's, of a device that DLPack lacks; arrow's, of numbers that may be missing
+        except (BufferError, TypeError, ValueError) as error:
             raise InvalidValue(f"a {_kind(data)} cannot be copied: {error}") from error
     try:
         array = np.asarray(memoryview(data) if _has_buffer(data) else data)

@@ -10,7 +10,7 @@ torch.
 from __future__ import annotations
 
 import math
-from typing import Final, Self
+from typing import Final, Literal, Self, overload
 
 import numpy as np
 
@@ -151,12 +151,34 @@ class Gathering(Scanning):
         flat = values._reshaped((values.numel(),))
         return there.where(flat._taken(places, 0), fill_value).cast(self.dtype)
 
-    def nonzero(self, size: int | None = None, fill_value: PyScalar = 0) -> Self:
+    @overload
+    def nonzero(
+        self,
+        size: int | None = None,
+        fill_value: PyScalar = 0,
+        *,
+        as_tuple: Literal[False] = False,
+    ) -> Self: ...
+
+    @overload
+    def nonzero(
+        self, size: int | None = None, fill_value: PyScalar = 0, *, as_tuple: Literal[True]
+    ) -> tuple[Self, ...]: ...
+
+    def nonzero(
+        self, size: int | None = None, fill_value: PyScalar = 0, *, as_tuple: bool = False
+    ) -> Self | tuple[Self, ...]:
         """The places of elements that are not 0, a row for each; of shape (count, ndim), int64.
 
         With `size` that many rows, cut or filled up with `fill_value`; without it the tensor is
-        computed at once and counted.
+        computed at once and counted. `as_tuple` gives a vector for each axis, of a number one.
         """
+        if as_tuple:
+            line = self if self.ndim else self._reshaped((1,))
+            rows = line.nonzero(size, fill_value)
+            count = rows.shape[0]
+            each = (rows._sliced([(0, count, 1), (axis, 1, 1)]) for axis in range(line.ndim))
+            return tuple(column._reshaped((count,)) for column in each)
         places, there = self.ne(0)._true_places(size)
         sizes = [max(n, 1) for n in self.shape]
         below = [math.prod(sizes[axis + 1 :]) for axis in range(self.ndim)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph.grid import Axis, Grid
@@ -14,6 +15,11 @@ from gpu.core.devspec import device_name, parse_device_name
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError, Unsupported
 from gpu.runtime.collectives import own_rank, world_size
 from gpu.runtime.device import Device, DeviceTable
+
+SHRINKING: Final = "data"
+"""The axis of a mesh that becomes smaller where a program goes on with fewer ranks."""
+
+_alive: WeakValueDictionary[int, Mesh] = WeakValueDictionary()
 
 # Devices of a kind of which a process may have any number, whatever others have.
 _ANY_NUMBER = frozenset({"CPU", "PYTHON"})
@@ -65,10 +71,9 @@ class Mesh:
         if not all(isinstance(name, str) for name in names):
             raise InvalidType(f"axis_names are texts, got {names}")
         self.devices = _own_devices(self.shape, devices)
-        self._axes, self._numbers = _grid_axes(self.shape, len(self.devices))
-        is_one = not self._axes
-        self._place: Place = self.devices[0] if is_one else Grid(self.devices, self._axes, self)
-        DeviceTable.has_groups |= not is_one
+        self._place: Place
+        self._lay()
+        _alive[id(self)] = self
 
     def __repr__(self) -> str:
         return f"Mesh({self.shape}, {self.axis_names})"
@@ -78,6 +83,31 @@ class Mesh:
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+    def _lay(self) -> None:
+        self._axes, self._numbers = _grid_axes(self.shape, len(self.devices))
+        is_one = not self._axes
+        self._place = self.devices[0] if is_one else Grid(self.devices, self._axes, self)
+        DeviceTable.has_groups |= not is_one
+
+    def _fit(self) -> None:
+        """Lies over the ranks that there are now, by another size of its axis `SHRINKING`.
+
+        Raises InvalidValue where it has no such axis, or that cannot be of such a size.
+        """
+        places = world_size() * len(self.devices)
+        if math.prod(self.shape) == places:
+            return
+        sizes = dict(zip(self.axis_names, self.shape, strict=True))
+        others = math.prod(size for name, size in sizes.items() if name != SHRINKING)
+        if SHRINKING not in sizes or places % others:
+            raise InvalidValue(
+                f"{self!r} does not fit {world_size()} ranks of {len(self.devices)} devices by"
+                f" another size of its axis {SHRINKING!r}"
+            )
+        sizes[SHRINKING] = places // others
+        self.shape = tuple(sizes.values())
+        self._lay()
 
     @property
     def _key(self) -> Any:
@@ -136,6 +166,12 @@ class Mesh:
             ]
             found.append(tuple(names) if len(names) > 1 else names[0] if names else None)
         return tuple(found)
+
+
+def fit_meshes() -> None:
+    """Lays all meshes over the ranks that there are now. Raises as `Mesh._fit`."""
+    for mesh in [*_alive.values()]:
+        mesh._fit()
 
 
 def _own_devices(shape: tuple[int, ...], devices: Sequence[str] | None) -> tuple[str, ...]:

@@ -201,6 +201,8 @@ class Ordering(Sorting):
         right: bool = False,
         side: str | None = None,
         sorter: Operand | None = None,
+        *,
+        out_int32: bool = False,
     ) -> Self:
         """Where `values` belong in self, whose last axis is sorted, as int64.
 
@@ -211,6 +213,7 @@ class Ordering(Sorting):
             right: behind equal elements.
             side: "left" or "right", the same in other words.
             sorter: the places of the elements in order, where self is not sorted.
+            out_int32: gives int32 instead.
         """
         if sorter is not None:
             places = self._lift(sorter)
@@ -219,7 +222,7 @@ class Ordering(Sorting):
                     f"sorter of shape {list(places.shape)} must have that of self, "
                     f"{list(self.shape)}"
                 )
-            return self.gather(-1, places).searchsorted(values, right, side)
+            return self.gather(-1, places).searchsorted(values, right, side, out_int32=out_int32)
         if side not in (None, "left", "right") or (right and side == "left"):
             raise InvalidValue(f"side must be 'left' or 'right' and agree with right, got {side!r}")
         wanted = self._lift(values)
@@ -240,4 +243,4 @@ class Ordering(Sorting):
             there = keys._taken(behind.sub(1), len(front))
             passed = there.le(line) if right or side == "right" else there.lt(line)
             place = passed.bitwise_and(behind.le(self.shape[-1])).where(behind, place)
-        return place._reshaped(wanted.shape)
+        return place._reshaped(wanted.shape).cast(dtypes.int32 if out_int32 else dtypes.int64)

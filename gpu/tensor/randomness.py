@@ -20,6 +20,7 @@ import numpy as np
 from gpu.compiler.ir.dims import upper_shape
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import is_shared
 from gpu.core.dtype import DType, dtypes, promote, to_dtype
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.runtime.buffer import Buffer
@@ -38,39 +39,49 @@ _UNIFORM_BITS: Final = {
 }  # fmt: skip
 
 
+_OF_RANKS: Final = "mesh"  # the counter of what all ranks draw together
+
+
 class _Generator:
-    """The seed, None until one is needed, and how many words each device has given out."""
+    """The seed, None until one is needed, and how many words each counter has given out."""
 
     seed: ClassVar[int | None] = None
     given: ClassVar[dict[str, int]] = {}
 
 
-def next_state(device: str, count: int) -> Node:
+def next_state(device: str, count: int, counter: str | None = None) -> Node:
     """The state of the next `count` random words of a device: a leaf for `G.random_bits`.
 
-    All random numbers come by this one way: uint32[4], the two words of the key and the 64-bit
-    number of the first word, low half first.
+    They are those of another `counter` than the device's own, where that is given. All random
+    numbers come by this one way: uint32[4], the two words of the key and the 64-bit number of the
+    first word, low half first.
     """
     handle = Buffer(device, 4, dtypes.uint32)
     leaf = G.buffer(handle, (4,), dtypes.uint32, device)
     trace = active()
-    if trace is None or not trace.draws(leaf, device, count):  # each replay takes words of its own
-        write_state(handle, device, count)
+    own = counter or device
+    if trace is None or not trace.draws(leaf, own, count):  # each replay takes words of its own
+        write_state(handle, own, count)
     return leaf
 
 
-def write_state(memory: Buffer, device: str, count: int) -> None:
-    """Writes the state of the next `count` random words of a device into `memory`."""
-    if _Generator.seed is None:
-        _Generator.seed = int.from_bytes(os.urandom(8))
-    first = _Generator.given.get(device, 0)
-    _Generator.given[device] = first + count
-    words = [part % _WORD for n in (_Generator.seed, first) for part in (n, n >> 32)]
+def write_state(memory: Buffer, counter: str, count: int) -> None:
+    """Writes the state of the next `count` random words of a counter into `memory`."""
+    first = _Generator.given.get(counter, 0)
+    _Generator.given[counter] = first + count
+    words = [part % _WORD for n in (random_seed(), first) for part in (n, n >> 32)]
     memory.copy_in(np.array(words, np.uint32))
 
 
+def random_seed() -> int:
+    """The seed; it is chosen now where none was needed before."""
+    if _Generator.seed is None:
+        _Generator.seed = int.from_bytes(os.urandom(8))
+    return _Generator.seed
+
+
 def generator_state() -> tuple[int | None, dict[str, int]]:
-    """The seed and how many words each device has given out."""
+    """The seed and how many words each counter has given out."""
     return _Generator.seed, dict(_Generator.given)
 
 
@@ -80,9 +91,14 @@ def restore_generator(state: tuple[int | None, dict[str, int]]) -> None:
 
 
 def random_words(shape: Shape, device: Place) -> Node:
-    """Fresh random bits, as uint32; on several devices the same, those of the first one."""
+    """Fresh random bits, as uint32; on several devices the same.
+
+    Those of the first one; where other ranks have parts they come of a counter that is the same on
+    all of them, whatever each draws for itself.
+    """
     if not isinstance(device, str):
-        state = next_state(device[0], math.prod(upper_shape(shape)))
+        counter = _OF_RANKS if is_shared(device) else None
+        state = next_state(device[0], math.prod(upper_shape(shape)), counter)
         return G.random_bits(G.copy(state, device), shape)
     return G.random_bits(next_state(device, math.prod(upper_shape(shape))), shape)
 

@@ -27,10 +27,11 @@ _GROUPS: Final = {
     ),
     ("exponent", "x"): "pow",
     ("tensor", "w"): "dot",
+    ("unbiased", "correction"): "std std_mean var var_mean",
     ("input", "x"): "where",
     ("other", "y"): "where",
-    ("min", "min_"): "clamp clip",
-    ("max", "max_"): "clamp clip",
+    ("min", "min_"): "clamp clamp_min clip",
+    ("max", "max_"): "clamp clamp_max clip",
     ("negative_slope", "neg_slope"): "leaky_relu",
     ("sorted", "sorted_"): "topk unique",
     ("split_size", "sizes"): "split",
@@ -42,7 +43,7 @@ _GROUPS: Final = {
         "sparse_categorical_crossentropy"
     ),
     ("equation", "formula"): "einsum",
-    ("end", "stop"): "arange linspace",
+    ("end", "stop"): "arange linspace logspace",
     ("size", "shape"): "expand full view",
     ("size", "*shape"): (
         "empty glorot_uniform kaiming_normal kaiming_uniform normal ones rand randint randn "
@@ -67,10 +68,12 @@ _NUMPY_GROUPS: Final = {
 ALIASES: Final = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
     "arctan": "atan", "arctanh": "atanh", "bitwise_left_shift": "lshift",
-    "bitwise_right_shift": "rshift", "divide": "div", "fix": "trunc", "greater": "gt",
-    "greater_equal": "ge", "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg",
-    "not_equal": "ne", "positive": "__pos__", "remainder": "mod", "subtract": "sub",
-    "true_divide": "div",
+    "bitwise_right_shift": "rshift", "concat": "cat", "concatenate": "cat",
+    "conj_physical": "conj", "divide": "div", "fix": "trunc", "greater": "gt",
+    "greater_equal": "ge", "less": "lt", "less_equal": "le", "multiply": "mul",
+    "narrow_copy": "narrow", "negative": "neg", "not_equal": "ne", "positive": "__pos__",
+    "remainder": "mod", "row_stack": "vstack", "split_with_sizes": "split", "subtract": "sub",
+    "trapz": "trapezoid", "true_divide": "div",
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from gpu.tensor.decompositions import Decompositions
 from gpu.tensor.display import Display
 from gpu.tensor.distribution import Distribution
 from gpu.tensor.indexed import Indexed
+from gpu.tensor.inplace import InPlace, with_methods_in_place
 from gpu.tensor.interop import Interop
 from gpu.tensor.interpolation import Interpolation
 from gpu.tensor.loss import Loss
@@ -27,9 +28,10 @@ from gpu.tensor.special.methods import Special
 from gpu.tensor.synonyms import accepts_torch_keywords
 
 
+@with_methods_in_place
 @accepts_torch_keywords
 class Tensor(
-    Operators, Products, Decompositions, Distribution, Indexed, ComplexParts, Special,
+    InPlace, Operators, Products, Decompositions, Distribution, Indexed, ComplexParts, Special,
     Loss, Interpolation, Convolution, Pooling, Normalization, Notation, Creation, Casts, Interop,
     Sharding, Copying, Display,
 ):  # fmt: skip

@@ -10,22 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 TENSOR: Final[Mapping[str, str]] = {
-    "copy_": "assign()",
-    "cpu": 'to("CPU")',
     "cuda": "to(device)",
     "data_ptr": "__array__, DLPack or data()",
-    "dim": "ndim",
-    "fill_": "assign()",
     "from_numpy": "Tensor(array)",
     "is_cuda": "device",
-    "nelement": "numel()",
-    "new_ones": "Tensor.ones(..., dtype=x.dtype, device=x.device)",
-    "new_zeros": "Tensor.zeros(..., dtype=x.dtype, device=x.device)",
-    "normal_": "assign(Tensor.normal(...))",
     "type": "cast()",
-    "type_as": "cast(other.dtype)",
-    "uniform_": "assign(Tensor.uniform(...))",
-    "zero_": "assign(0)",
 }
 """For attributes of tensors."""
 PACKAGE: Final[Mapping[str, str]] = {
@@ -76,9 +65,9 @@ def missing_from_functional(name: str, tensor: Iterable[str], known: Iterable[st
 
 
 def _in_place(name: str, known: set[str]) -> str | None:
-    """For torch's methods in place, as add_."""
+    """For torch's methods in place that change the shape, as t_."""
     plain = name.removesuffix("_")
-    return f"assign(x.{plain}(...)), or an operator as +=" if plain in known - {name} else None
+    return f"x = x.{plain}(...)" if plain in known - {name} else None
 
 
 def _told(owner: str, name: str, instead: str | None, known: Iterable[str]) -> str:

@@ -109,11 +109,13 @@ class Totals(Joining, Reduction):
     ) -> Self:
         """Each element less the one before it along `dim`, `n` times; of bools, where they differ.
 
-        `prepend` and `append` are put in front and behind first.
+        `prepend` and `append` are put in front and behind first; of 0 times nothing is.
         """
         axis = axis_of(dim, self.ndim, "dim")
         if integer(n, "n") < 0:
             raise InvalidValue(f"n must not be negative, got {n}")
+        if not n:
+            return self._same()
         ends = [None if end is None else self._lift(end) for end in (prepend, append)]
         parts = [part for part in (ends[0], self, ends[1]) if part is not None]
         line = parts[0].cat(*parts[1:], dim=axis) if len(parts) > 1 else self

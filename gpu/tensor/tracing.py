@@ -76,9 +76,9 @@ class Trace:
         """A tensor is about to have another gradient, or none."""
         self.grads.setdefault(handle, handle._grad)
 
-    def draws(self, state: Node, device: str, words: int) -> bool:
+    def draws(self, state: Node, counter: str, words: int) -> bool:
         """Random numbers are drawn from `state`; False where they are to be those of this run."""
-        self.random.append((state, device, words))
+        self.random.append((state, counter, words))
         return True
 
     def checks_positions(self, given: Handle, allowed: Allowed) -> bool:

@@ -57,7 +57,8 @@ class Window(NamedTuple):
 
 def each(value: Each, rank: int, name: str, least: int = 0) -> Shape:
     """An argument for each of `rank` spatial axes. Raises InvalidValue for one below `least`."""
-    given = value if isinstance(value, Sequence) else (value,) * rank
+    given = tuple(value) if isinstance(value, Sequence) else (value,)
+    given *= rank if len(given) == 1 else 1
     numbers = tuple(integer(n, name) for n in given)
     if len(numbers) != rank:
         raise InvalidValue(f"{name} must be one number or one for each of {rank} axes, got {value}")

@@ -78,3 +78,12 @@ def fail(action: str, path: str, error: OSError, flags: int = 0) -> NoReturn:
     if error.errno == errno.ENOENT:
         reason += "; is the device there and its kernel driver loaded?"
     raise TransportError(f"{action} {path}: {reason}", error.errno) from error
+
+
+def boot_id() -> str:
+    """Which start of which machine this is; empty where the system does not say.
+
+    Linux has another one after each start (random(4)), and the same in all containers.
+    """
+    path, files = "/proc/sys/kernel/random/boot_id", RealFiles()
+    return files.read_file(path).decode().strip() if files.exists(path) else ""

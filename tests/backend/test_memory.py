@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gpu import dtypes
 from gpu.core.errors import OutOfMemory
 from gpu.runtime.allocator import Allocator
+from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 
 SIZES = (1, 3, 4, 255, 256, 4095, 4096, 4097, 65_536, 1_000_003)
@@ -53,6 +56,19 @@ def test_copies_within_the_device(device: str) -> None:
     assert content(allocator, target, 70_001) == data[:65_540] + bytes(70_001 - 65_540)
     for memory in (source, target):
         allocator.free(memory, 70_001)
+
+
+def test_memory_of_garbage_may_be_used_again(device: str) -> None:
+    size = 4099
+    for number in range(3):
+        garbage: list[Any] = [Buffer(device, size, dtypes.float32)]
+        garbage[0].copy_in(np.zeros(size, np.float32))
+        garbage.append(garbage)
+        del garbage
+        gc.collect()
+        data = np.random.default_rng(number).random(size, np.float32)
+        again = Buffer(device, size, dtypes.float32).copy_in(data)
+        assert (again.copy_out() == data).all()
 
 
 def test_memory_may_be_used_again(device: str) -> None:

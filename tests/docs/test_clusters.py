@@ -8,14 +8,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from docs.documents import ROOT
 from mpi.launch import mpiexec
 
 TEXT = (ROOT / "docs/howto/clusters.md").read_text()
-(CODE, OUTPUT) = re.findall(r"```python\n(.*?)```\s*```text\n(.*?)```", TEXT, re.DOTALL)[0]
+CODE, OUTPUT = (
+    "".join(re.findall(rf"```{kind}\n(.*?)```", TEXT, re.DOTALL)) for kind in ("python", "text")
+)
 
 
-def test_the_example(tmp_path: Path, need: Callable[[str], None]) -> None:
+def test_the_example(
+    tmp_path: Path, need: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its blocks, one after the other."""
+    monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
     script.write_text(CODE)
     alone = subprocess.run(

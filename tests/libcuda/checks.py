@@ -7,7 +7,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from libcuda import test_context, test_graph, test_memory, test_peers, test_program, test_simulated
+from libcuda import (
+    test_context,
+    test_graph,
+    test_memory,
+    test_peers,
+    test_program,
+    test_shared,
+    test_simulated,
+)
 from libcuda.conftest import Opened
 from libcuda.stand_in import StandIn
 
@@ -106,6 +114,8 @@ CHECKS: Final[dict[str, Check]] = _named(
                 test_graph.test_memory_that_coincides_otherwise_is_launched_in_order,
                 test_graph.test_a_replay_orders_what_overlaps,
                 test_graph.test_copies_wait_for_replays_on_that_memory,
+                test_shared.test_codes_of_sharing_are_errors_and_nothing_is_left_behind,
+                test_shared.test_a_handle_of_another_machine_or_gpu_is_not_opened,
             ),
         ),
         _opening(test_context.test_streams_do_not_wait_for_the_default_one),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
 from gpu.backends.cuda import codes, graph, launches, program
+from gpu.backends.cuda import share as shared
 from gpu.backends.cuda.context import CudaContext
 from gpu.backends.cuda.exchange import CudaExchange, _Borrowed
-from gpu.backends.cuda.graph import CudaGraph, _Made
+from gpu.backends.cuda.graph import CudaGraph, _Made, _Setter
+from gpu.backends.cuda.hotcode import IS_SET
 from gpu.backends.cuda.launches import Launches
 from gpu.backends.cuda.memory import CudaAllocator, CudaMemory, Staging, _Slot
 from gpu.backends.cuda.peers import Peers
 from gpu.backends.cuda.program import CudaProgram
+from gpu.backends.cuda.share import Mapped, Sharing
 from gpu.backends.cuda.streams import Event, Streams
+from gpu.core.errors import InvalidType, InvalidValue
 from libcuda.checks import CHECKS
 from mutating import Mutations, Patcher
 
@@ -51,7 +55,7 @@ def a_fault_is_forgotten(patch: Patcher) -> None:
         try:
             real(self, code, what)
         finally:
-            self._lost = None
+            self.lost = None
 
     patch.setattr(CudaContext, "check", check)
 
@@ -177,14 +181,20 @@ def memory_of_others_is_not_looked_at(patch: Patcher) -> None:
 
 
 @mutation("a_launch_is_given_packed_arguments")
-def arguments_are_not_packed(patch: Patcher) -> None:
-    patch.setattr(CudaProgram, "pack", _nothing)
+def arguments_are_not_those_that_are_given(patch: Patcher) -> None:
+    patch.setattr(program, "_address", _gives(0))
 
 
 @mutation("wrong_arguments_are_refused")
 def wrong_arguments_are_not_looked_at(patch: Patcher) -> None:
-    patch.setattr(CudaProgram, "refuse", _nothing)
-    patch.setattr(CudaProgram, "pack", _nothing)
+    real = CudaProgram.__call__
+
+    def call(self: CudaProgram, *bufs: CudaMemory, **options: Any) -> float | None:
+        with suppress(InvalidType, InvalidValue):
+            return real(self, *bufs, **options)
+        return None
+
+    patch.setattr(CudaProgram, "__call__", call)
 
 
 @mutation("ptx_is_loaded_where_the_cubin_is_for_another_gpu")
@@ -197,12 +207,18 @@ def a_cubin_is_all_that_is_tried(patch: Patcher) -> None:
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def nodes_keep_their_arguments(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", _gives([]))
+    patch.setattr(_Setter, "set", _nothing)
 
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def all_nodes_are_set_each_time(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", lambda self, now: range(len(now)))
+    real = _Setter.set
+
+    def forgetful(self: _Setter, now: Sequence[int | None]) -> None:
+        self._block.values[IS_SET] = 0
+        real(self, now)
+
+    patch.setattr(_Setter, "set", forgetful)
 
 
 @mutation("memory_that_coincides_otherwise_is_launched_in_order")
@@ -276,3 +292,35 @@ def the_source_forgets_the_copy(patch: Patcher) -> None:
 @mutation("a_context_that_was_made_anew_is_reached_again")
 def peers_are_not_enabled(patch: Patcher) -> None:
     patch.setattr(Peers, "_enable", _gives(True))
+
+
+# Other processes
+
+
+@mutation("codes_of_sharing_are_errors_and_nothing_is_left_behind")
+def what_failed_stays_mapped(patch: Patcher) -> None:
+    patch.setattr(Mapped, "close", _nothing)
+
+
+@mutation("codes_of_sharing_are_errors_and_nothing_is_left_behind")
+def addresses_are_kept(patch: Patcher) -> None:
+    patch.setattr(
+        shared, "_unmap", lambda library, size, address: library.cuMemUnmap(address, size)
+    )
+
+
+@mutation("codes_of_sharing_are_errors_and_nothing_is_left_behind")
+def what_cannot_be_shared_is_any_error(patch: Patcher) -> None:
+    patch.setattr(Sharing, "_check", lambda self, code, what: self._context.check(code, what))
+
+
+@mutation("a_handle_of_another_machine_or_gpu_is_not_opened")
+def handles_are_opened_anywhere(patch: Patcher) -> None:
+    patch.setattr(shared, "boot_id", _gives("another"))
+
+
+@mutation("a_handle_of_another_machine_or_gpu_is_not_opened")
+def codes_of_opening_are_not_told_apart(patch: Patcher) -> None:
+    patch.setattr(
+        Sharing, "_check_there", lambda self, code, handle: self._context.check(code, "open it")
+    )

@@ -7,13 +7,14 @@ arguments; a test says what fails. What real libcuda and the strict model do is 
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpu.backends.cuda.library import SIGNATURES
+from gpu.backends.cuda.library import BY_VALUE, SIGNATURES
 
 CONTEXT = 0xC0
 NOT_READY = 600
@@ -78,7 +79,9 @@ class StandIn:
 
     def functions(self, without: tuple[str, ...] = ()) -> dict[str, int]:
         """Addresses, as the backend is given them."""
-        return {name: self._exported(name) for name in SIGNATURES if name not in without}
+        return {
+            name: self._exported(name) for name in (*SIGNATURES, *BY_VALUE) if name not in without
+        }
 
     def _exported(self, name: str) -> int:
         own = getattr(self, name, None)
@@ -89,8 +92,11 @@ class StandIn:
                 return self.fails[name]
             return int(own(*arguments) or 0) if own else 0
 
-        kinds = [_TYPES[kind] for kind in SIGNATURES[name]]
-        function = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(call)
+        if name in BY_VALUE:
+            function = BY_VALUE[name](call)
+        else:
+            kinds = [_TYPES[kind] for kind in SIGNATURES[name]]
+            function = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(call)
         self._kept.append(function)
         return ctypes.cast(function, ctypes.c_void_p).value or 0
 
@@ -104,6 +110,18 @@ class StandIn:
 
     def _make(self, address: int) -> int:
         return _write(address, next(self._handles))
+
+    def cuMemExportToShareableHandle(self, out: int, handle: int, kind: int, flags: int) -> int:
+        return _write(out, os.open(os.devnull, os.O_RDONLY), ctypes.c_int)
+
+    def cuMemCreate(self, out: int, size: int, properties: int, flags: int) -> int:
+        return self._make(out)
+
+    def cuMemAddressReserve(self, out: int, size: int, align: int, at: int, flags: int) -> int:
+        return self._make(out)
+
+    def cuMemGetAllocationGranularity(self, out: int, properties: int, option: int) -> int:
+        return _write(out, 2 << 20)
 
     def cuDriverGetVersion(self, out: int) -> int:
         return _write(out, self.driver, ctypes.c_int)

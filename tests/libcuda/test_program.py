@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from gpu.backends.cuda.hotcode import MOST
 from gpu.backends.cuda.program import count_parameters
 from gpu.core.errors import (
     CompileError,
@@ -84,7 +85,10 @@ def test_wrong_arguments_are_refused(cuda: Opened) -> None:
         program(memory, 3, vals=[1])  # type: ignore[arg-type]
     with pytest.raises(InvalidType, match="value 0 of k"):
         program(memory, memory, vals=[1.5])  # type: ignore[list-item]
+    with pytest.raises(InvalidType, match="value 0 of k"):
+        program(memory, memory, vals=[np.float32(1.5)])  # type: ignore[list-item]
     assert not cuda.stand_in.named("cuLaunchKernelEx")
+    assert cuda.context.launched.told() == "nothing that was launched here was running"
 
 
 def test_a_module_is_unloaded_when_its_launches_are_done(cuda: Opened) -> None:
@@ -155,3 +159,15 @@ def test_threads_launch_with_arguments_of_their_own(cuda: Opened) -> None:
     for thread in threads:
         thread.join()
     assert len(seen) == 800 and all(first == second for _, first, second in seen)
+
+
+def test_more_arguments_than_native_code_takes(cuda: Opened) -> None:
+    rng = np.random.default_rng(3)
+    for buffers in (0, 1, MOST, MOST + 1, 40):
+        values = [int(n) for n in rng.integers(-(2**62), 2**62, rng.integers(0, 3))]
+        program = cuda.program(buffers=buffers, values=len(values), written=0)
+        memories = [cuda.allocator.alloc(8) for _ in range(buffers)]
+        program(*memories, vals=values)
+        _, launch = cuda.stand_in.launches[-1]
+        words = [memory.address for memory in memories] + [n % 2**64 for n in values]
+        assert [n % 2**64 for n in launch.arguments] == words

@@ -56,7 +56,7 @@ def test_a_wait_is_bounded(how: str, text: str, need: Callable[[str], None]) -> 
     need("mpi")
     first, *others = _told(how, 1, 2, ULFM)
     assert first["error"] == "PeerLost" and first["lost"] == 1 and text in first["text"]
-    assert first["collective"] == "all_reduce" and first["step"] == 5
+    assert first["collective"] == "all_reduce" and first["step"] == 6
     assert "faults.py" in first["text"]
     assert 1 <= first["seconds"] < SOON
     assert [each["error"] for each in others] == ["PeerLost"] * (how == "hang")

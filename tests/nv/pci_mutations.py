@@ -6,27 +6,44 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpu.autogen.nv import gsp
-from gpu.drivers.nv.pci import boot, bootargs, booter, chip, fsp, layout, msgq
+from gpu.autogen.nv import alloc, gsp, gspcalls
+from gpu.drivers.nv.pci import (
+    boot,
+    bootargs,
+    booter,
+    chip,
+    contexts,
+    fsp,
+    gmmu,
+    ground,
+    layout,
+    msgq,
+    wiper,
+)
 from gpu.drivers.nv.pci.booter import Cores, FalconWay
 from gpu.drivers.nv.pci.chip import NvCard
+from gpu.drivers.nv.pci.contexts import Contexts
 from gpu.drivers.nv.pci.falcon import Falcon
 from gpu.drivers.nv.pci.fsp import Mailbox
+from gpu.drivers.nv.pci.ground import CardGround
+from gpu.drivers.nv.pci.memory import CardMemory
 from gpu.drivers.nv.pci.msgq import Queues
 from gpu.drivers.nv.pci.registers import DMATRFCMD, FALCON_CPUCTL, Value
 from mutating import Apply, Mutations, Patcher
-from nv import test_pci_boot
+from nv import test_pci_boot, test_pci_leavings
 
 TESTS = {
-    name[5:]: getattr(test_pci_boot, name)
-    for name in dir(test_pci_boot)
+    name[5:]: getattr(module, name)
+    for module in (test_pci_boot, test_pci_leavings)
+    for name in dir(module)
     if name.startswith("test_")
 }
 MUTATIONS = Mutations(TESTS)
-BOOTS, LEFT, CALLS = (
+BOOTS, LEFT, CALLS, KILLED = (
     "a_card_boots_and_is_given_back_and_boots_again",
     "a_card_that_somebody_left_running_is_reset",
     "calls_wrap_in_both_queues",
+    "who_opens_a_card_after_a_kill_sees_zeros",
 )
 
 
@@ -503,3 +520,99 @@ def rm_is_not_asked_to_end(patch: Patcher) -> None:
 @mutation("a_boot_that_ends_at_any_step_can_be_begun_anew", "gh100", "start")
 def firmware_runs_on_when_its_memory_goes(patch: Patcher) -> None:
     patch.setattr(boot, "_stop", _nothing)
+
+
+# Objects, channels, memory
+
+
+@mutation(KILLED, "gh100")
+def memory_is_not_cleared(patch: Patcher) -> None:
+    patch.setattr(wiper.Wiper, "clear", _nothing)
+
+
+@mutation(KILLED, "ga102")
+def half_of_it_is_cleared(patch: Patcher) -> None:
+    inner = wiper.fill
+    patch.setattr(
+        wiper, "fill", lambda at, number, width, size: inner(at, number, width, size // 2)
+    )
+
+
+@mutation(KILLED, "gh100")
+def contexts_have_no_room(patch: Patcher) -> None:
+    patch.setattr(Contexts, "promote", _nothing)
+
+
+@mutation(KILLED, "ad102")
+def the_common_buffers_are_not_promoted(patch: Patcher) -> None:
+    patch.setattr(contexts, "_COMMON", (3, 4))
+
+
+@mutation(KILLED, "gh100")
+def tokens_lack_their_runlist(patch: Patcher) -> None:
+    _change(patch, CardGround, "token", lambda token: token & 0xFFFF)
+
+
+@mutation(KILLED, "gb202")
+def tokens_lack_their_mark(patch: Patcher) -> None:
+    _change(patch, CardGround, "token", lambda token: token & ~(1 << 30))
+
+
+@mutation(KILLED, "gh100")
+def groups_are_not_scheduled(patch: Patcher) -> None:
+    patch.setattr(CardGround, "schedule", _nothing)
+
+
+@mutation(KILLED, "ga102")
+def pages_are_of_another_kind(patch: Patcher) -> None:
+    patch.setattr(gmmu, "_GENERIC", 5)
+
+
+@mutation(KILLED, "gh100")
+def pages_of_the_machine_are_the_cards(patch: Patcher) -> None:
+    patch.setattr(gmmu, "_COHERENT", 0)
+
+
+@mutation(KILLED, "ga102")
+def numbers_of_channels_begin_anew(patch: Patcher) -> None:
+    _change(patch, CardGround, "_draw", lambda drawn: (drawn[0], 1))
+
+
+@mutation(KILLED, "gb202")
+def tables_hold_no_pages(patch: Patcher) -> None:
+    patch.setattr(CardMemory, "root_entries", 8)
+
+
+@mutation(KILLED, "gh100")
+def parts_of_channels_are_said_to_be_the_machines(patch: Patcher) -> None:
+    patch.setattr(gspcalls, "ADDR_FBMEM", gspcalls.ADDR_SYSMEM)
+
+
+@mutation(KILLED, "ga102")
+def half_an_instance_is_given(patch: Patcher) -> None:
+    patch.setattr(ground, "_INSTANCE_SIZE", 0x800)
+
+
+@mutation(KILLED, "gb202")
+def half_of_ramfc_is_given(patch: Patcher) -> None:
+    patch.setattr(ground, "_RAMFC_SIZE", 0x100)
+
+
+@mutation(KILLED, "gh100")
+def numbers_are_left_to_firmware(patch: Patcher) -> None:
+    patch.setattr(gspcalls, "NVOS04_FLAGS_CHANNEL_USERD_INDEX_PAGE_FIXED", 0)
+
+
+@mutation(KILLED, "ad102")
+def contexts_are_too_small(patch: Patcher) -> None:
+    patch.setattr(contexts, "_MAIN_MORE", -0x20000)
+
+
+@mutation(KILLED, "gh100")
+def tables_are_said_to_be_rms(patch: Patcher) -> None:
+    patch.setattr(alloc, "NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED", 0)
+
+
+@mutation(KILLED, "ga102")
+def pages_are_privileged(patch: Patcher) -> None:
+    patch.setattr(gmmu, "_VALID", 1 | 1 << 5)

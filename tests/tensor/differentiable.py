@@ -54,6 +54,7 @@ OPERATIONS: dict[str, Case] = {
     for name, theirs, arity, domain in [
         ("neg", torch.neg, 1, UP), ("abs", torch.abs, 1, (-2, 2)),
         ("exp", torch.exp, 1, (-2, 2)), ("exp2", torch.exp2, 1, (-2, 2)),
+        ("expm1", torch.expm1, 1, (-2, 2)),
         ("log2", torch.log2, 1, UP), ("sin", torch.sin, 1, (-9, 9)), ("sqrt", torch.sqrt, 1, UP),
         ("floor", torch.floor, 1, UP), ("rint", torch.round, 1, UP), ("trunc", torch.trunc, 1, UP),
         ("add", torch.add, 2, UP), ("sub", torch.sub, 2, UP), ("mul", torch.mul, 2, UP),

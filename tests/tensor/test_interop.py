@@ -16,6 +16,7 @@ import pytest
 from gpu import Tensor
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import (
+    DTypeError,
     FormatError,
     GpuError,
     InvalidType,
@@ -348,3 +349,20 @@ def test_floats_that_no_integer_holds(dtype: str) -> None:
             Tensor.full((1,), value, dtype=dtype)
     assert Tensor([[2.9, -0.5]], dtype=dtype).tolist() == [[2, 0]]
     assert Tensor(2.9, dtype=dtype).item() == Tensor.full((), 2.9, dtype=dtype).item() == 2
+
+
+class Missing:
+    """Numbers of which some are missing, as arrow has them."""
+
+    def __dlpack__(self, **options: object) -> object:
+        raise TypeError("only arrays without nulls")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def test_values_that_are_no_numbers_are_refused_by_type() -> None:
+    with pytest.raises(InvalidValue, match="without nulls"):
+        Tensor(Missing())
+    with pytest.raises(DTypeError, match="numbers and bools"):
+        Tensor(np.array(["x"]))

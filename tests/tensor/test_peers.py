@@ -42,7 +42,7 @@ def test_einops(pattern: str, need: Callable[[str], None], device: str) -> None:
     assert packed.shape == (4, 3, 4)
 
 
-# scipy reads its setting when it is imported.
+# scipy reads its setting when it is imported, and scikit-learn asks for it.
 SCIPY = """
 import numpy as np
 from scipy import special, stats
@@ -59,13 +59,44 @@ print("done")
 """
 
 
+SKLEARN = """
+import numpy as np
+from sklearn import config_context
+from sklearn.decomposition import PCA
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from gpu import Tensor
+rng = np.random.default_rng(0)
+x = rng.normal(size=(40, 5))
+y = x @ rng.normal(size=5) + 0.1 * rng.normal(size=40)
+with config_context(array_api_dispatch=True):
+    for make in (
+        StandardScaler, MinMaxScaler, lambda: PCA(2, svd_solver="full"),
+        lambda: PCA(2, svd_solver="covariance_eigh"),
+    ):
+        found = make().fit_transform(Tensor(x))
+        assert isinstance(found, Tensor)
+        # The sign of a component is free.
+        np.testing.assert_allclose(abs(found.numpy()), abs(make().fit_transform(x)), 1e-8, 1e-8)
+    ridge = Ridge(alpha=0.5, solver="svd").fit(Tensor(x), Tensor(y))
+    assert isinstance(ridge.coef_, Tensor)
+    wanted = Ridge(alpha=0.5, solver="svd").fit(x, y)
+    np.testing.assert_allclose(ridge.coef_.numpy(), wanted.coef_, 1e-8)
+    np.testing.assert_allclose(ridge.predict(Tensor(x)).numpy(), wanted.predict(x), 1e-8)
+print("done")
+"""
+
+
 @pytest.mark.slow
-def test_scipy(need: Callable[[str], None]) -> None:
-    need("scipy")
+@pytest.mark.parametrize(("peer", "program"), [("scipy", SCIPY), ("scikit-learn", SKLEARN)])
+def test_programs_with_other_libraries(
+    peer: str, program: str, need: Callable[[str], None]
+) -> None:
+    need(peer)
     home = str(Path(gpu.__file__).parents[1])
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-c", SCIPY],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=300,

@@ -122,6 +122,24 @@ def test_images_that_are_let_go_of_are_used_again(device: CLDevice) -> None:
     assert gone() is None and allocator.cached == 0
 
 
+def test_an_image_of_garbage_may_be_used_again(device: CLDevice) -> None:
+    allocator, shape, data = CLAllocator(device.context), dtypes.imagef((2, 2)), random((16,))
+
+    class Holder:
+        def __init__(self) -> None:
+            self.itself, self.image = self, allocator.alloc_image(shape)
+
+        def __del__(self) -> None:
+            allocator.free_image(self.image, shape)
+
+    Holder()
+    gc.collect()
+    again, result = allocator.alloc_image(shape), np.empty(16, np.float32)
+    allocator.copy_in(again, data.view(np.uint8).data)
+    allocator.copy_out(result.view(np.uint8).data, again)
+    assert result.tolist() == data.tolist()
+
+
 def test_images_and_buffers_are_copied_to_each_other(device: CLDevice) -> None:
     allocator, image = CLAllocator(device.context), dtypes.imagef((3, 5))
     data, result = random((60,)), np.empty(60, np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor
-from gpu.backends.cpu import device, pool, pool_code
+from gpu.backends.cpu import device, ircode, pool, pool_code
 from gpu.backends.cpu.native import c_library_addresses
 from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.render.cstyle.c import CRenderer
@@ -144,7 +144,7 @@ def test_the_pools_code_is_compiled_by_clang_where_llvmlite_is_missing(
 
     monkeypatch.setattr(llvm, "llvmlite_version", missing)
     architecture = host_architecture()
-    made = pool._ir_compiler(architecture)
+    made = ircode.ir_compiler(architecture)
     assert isinstance(made, ClangCompiler)
     lib = made.compile(pool_code.pool_source(architecture))
     loaded = load_object(lib, c_library_addresses(pool_code.EXTERNALS))
@@ -154,7 +154,7 @@ def test_the_pools_code_is_compiled_by_clang_where_llvmlite_is_missing(
 def test_a_pool_runs_on_code_from_clang(
     compiler: ClangCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "_ir_compiler", lambda name: ClangCompiler(name, language="ir"))
+    monkeypatch.setattr(ircode, "ir_compiler", lambda name: ClangCompiler(name, language="ir"))
     pool._load_native.cache_clear()
     try:
         threads = pool.Pool(3)

@@ -137,7 +137,7 @@ def module(sources: Mapping[str, str]) -> str:
     """The text of the module. Raises AutogenError for headers that are not as expected."""
     everything = "\n".join(sources.values())
     enums = {name: (kind, body) for kind, name, body in _ENUM.findall(everything)}
-    types = _TYPES | {f"MTL::{name}": f"NS{kind}" for name, (kind, _) in enums.items()}
+    types = kinds_of_enums(everything)
     numbers = {
         f"MTL{name}": value
         for enum, wanted in ENUMS.items()
@@ -162,16 +162,12 @@ def _prefix(enum: str) -> str:
 
 def _methods(text: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Selectors with their types, those of `SELECTORS`. Raises AutogenError."""
-    selectors = dict(_SELECTOR.findall(text))
     found: dict[tuple[str, str], str] = {}
-    for method in _METHOD.finditer(text):
-        owner, selector = method["owner"], selectors.get(method["selector"], "")
+    for owner, selector, result, passed in declared(text):
         if selector not in SELECTORS.get(owner, ()):
             continue
-        declared = dict(map(_parameter, _split(method["parameters"])))
-        passed = [declared[name] for name in _split(method["passed"].removeprefix(","))]
-        taken = "".join(f'"{_c_type(each, types)}", ' for each in passed)
-        told = f'("{_c_type(method["result"], types)}", ({taken.rstrip(" ")}))'
+        taken = "".join(f'"{c_type(each, types)}", ' for each in passed)
+        told = f'("{c_type(result, types)}", ({taken.rstrip(" ")}))'
         told = told.replace(",))", "))") if len(passed) > 1 else told
         if found.setdefault((owner, selector), told) != told:
             raise AutogenError(f"metal-cpp has {owner} {selector} with different types")
@@ -179,6 +175,30 @@ def _methods(text: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if missing := [pair for pair in wanted if pair not in found]:
         raise AutogenError(f"metal-cpp has no {missing}")
     return ((f"{selector}", told) for (_, selector), told in found.items())
+
+
+def declared(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Of all methods of metal-cpp the class, the selector, and the types of result and arguments.
+
+    Raises AutogenError for a parameter that is not understood.
+    """
+    selectors = dict(_SELECTOR.findall(text))
+    for method in _METHOD.finditer(text):
+        parameters = re.sub(r"/\*.*?\*/", "", method["parameters"])
+        types = dict(map(_parameter, _split(parameters)))
+        passed = [types.get(name, name) for name in _split(method["passed"].removeprefix(","))]
+        yield method["owner"], selectors.get(method["selector"], ""), method["result"], passed
+
+
+def kinds_of_enums(text: str) -> dict[str, str]:
+    """Types of metal-cpp as those of C: numbers, structures, and all enumerations."""
+    return _TYPES | {f"MTL::{name}": f"NS{kind}" for kind, name, _ in _ENUM.findall(text)}
+
+
+def numbers_of(text: str) -> dict[str, int]:
+    """All members of enumerations that have a plain number, by the names that C has for them."""
+    bodies = [body for _, _, body in _ENUM.findall(text)]
+    return {f"MTL{name}": int(value) for body in bodies for name, value in _MEMBER.findall(body)}
 
 
 def _split(text: str) -> list[str]:
@@ -197,7 +217,7 @@ def _parameter(declared: str) -> tuple[str, str]:
     return found[2], found[1].strip() + ("*" if found[3] else "")
 
 
-def _c_type(declared: str, types: Mapping[str, str]) -> str:
+def c_type(declared: str, types: Mapping[str, str]) -> str:
     """A type of C: pointers to text are told from others."""
     if re.fullmatch(r"const char ?\*", declared):
         return "char const *"

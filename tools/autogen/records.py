@@ -35,9 +35,12 @@ def records(main: Path, flags: Sequence[str]) -> dict[str, Any]:
     """Types of libclang by tag and by other name, of every structure and union of a file.
 
     Raises:
-        AutogenError: the file does not parse.
+        AutogenError: libclang is not installed, or the file does not parse.
     """
-    from clang import cindex
+    try:
+        from clang import cindex
+    except ImportError as error:
+        raise AutogenError("libclang is not installed: pip install -e '.[autogen]'") from error
 
     if not cindex.Config.loaded:
         cindex.Config.set_library_file(str(library()))

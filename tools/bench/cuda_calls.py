@@ -6,7 +6,8 @@
 With `--tinygrad`, the folder that has the package (its site-packages), tinygrad's CUDA backend does
 the same on the same library, in turn with ours; the last column is ours as a share of theirs. A
 round is some hundred calls; of the rounds the best counts, in time of the processor. The C compiler
-is clang. A replay is of 100 kernels, 10 of which have other memory than in the call before.
+is clang. A replay is of 100 kernels, 10 of which have other memory than in the call before. An
+eager operation is `(x + 1).realize()` of four numbers, in a process for each side.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 from gpu.backends.cuda.context import open_context
 from gpu.backends.cuda.graph import ONE_BY_ONE, CudaGraph
-from gpu.backends.cuda.library import SIGNATURES, load_library
+from gpu.backends.cuda.library import BY_VALUE, SIGNATURES, load_library
 from gpu.backends.cuda.memory import CudaAllocator
 from gpu.backends.cuda.program import CudaProgram
 from gpu.compiler.toolchain.clang import find_clang
@@ -36,13 +37,17 @@ KERNELS, CHANGED, BUFFERS = 100, 10, 3
 THEIRS: Final = (
     *("cuCtxCreate_v2", "cuModuleLoadData", "cuGraphAddKernelNode", "cuGraphInstantiate_v2"),
     *("cuGraphExecKernelNodeSetParams", "cuDeviceComputeCapability", "cuLaunchKernel"),
+    *("cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemAllocHost_v2"),
 )
 """Functions that tinygrad calls besides ours."""
 _MAKES: Final = ("Alloc", "Create", "Retain", "Load", "GetFunction", "AddKernel", "Instantiate")
 _OWN: Final = {
     "cuDriverGetVersion": "int *out) { *out = 13000;",
     "cuDeviceGetCount": "int *out) { *out = 1;",
-    "cuDeviceGetAttribute": "int *out) { *out = 9;",
+    "cuDeviceGetAttribute": "int *out, int which) { *out = which == 75 ? 9 : 0;",
+    "cuDeviceComputeCapability": "int *out, int *minor) { *out = 9; *minor = 0;",
+    "cuDeviceGetName": "char *out) { *out = 0;",
+    "cuMemHostAlloc": "void **out, size_t size) { *out = malloc(size);",
     "cuDeviceTotalMem_v2": "size_t *out) { *out = 1ul << 36;",
     "cuCtxSetCurrent": "void *context) { current = context;",
     "cuCtxGetCurrent": "void **out) { *out = current;",
@@ -51,8 +56,12 @@ _OWN: Final = {
 
 def build(folder: str) -> str:
     """A libcuda whose functions only count what they make; gives its path."""
-    lines = ["#include <stddef.h>", "static void *current; static size_t made;"]
-    for name in dict.fromkeys((*SIGNATURES, *THEIRS)):
+    lines = [
+        "#include <stddef.h>",
+        "#include <stdlib.h>",
+        "static void *current; static size_t made;",
+    ]
+    for name in dict.fromkeys((*SIGNATURES, *BY_VALUE, *THEIRS)):
         makes = any(part in name for part in _MAKES)
         body = "size_t *out) { *out = ++made << 20;" if makes else "void) {"
         lines.append(f"int {name}({_OWN.get(name, body)} return 0; }}")
@@ -129,6 +138,31 @@ def cost(call: Callable[[], object]) -> float:
     return (time.process_time() - began) / CALLS * 1e6
 
 
+EAGER: Final = """
+import sys, time
+sys.path.append(sys.argv[1])
+from {package} import Tensor
+x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+def run(count):
+    began = time.process_time()
+    for _ in range(count):
+        (x + 1).realize()
+    return (time.process_time() - began) / count * 1e6
+run(100)
+print(min(run(100) for _ in range(20)))
+"""
+
+
+def eager(path: str, package: str, folder: str) -> float:
+    """Microseconds of a small operation, from the tensor down, in a process of its own."""
+    # Code is PTX on both sides: neither looks for a compiler of NVIDIA's.
+    told = {"DEV": "CUDA:PTX", "CUDA_LIBRARY": path, "CUDA_PATH": path}
+    command = [sys.executable, "-c", EAGER.format(package=package), folder]
+    environment = {**os.environ, **told}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return float(ran.stdout)
+
+
 def main() -> None:
     """Measures and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -146,6 +180,13 @@ def main() -> None:
             best = [min(column) for column in zip(*rounds, strict=True)]
             told = "".join(f"{each:8.2f}" for each in best)
             print(f"{name:14}{told}" + (f"{best[0] / best[1]:8.2f}" if len(best) > 1 else ""))
+        folders = {"gpu": str(Path(__file__).resolve().parents[2])}
+        if asked.tinygrad:
+            folders["tinygrad"] = str(Path(asked.tinygrad).resolve())
+        turns = [[eager(path, *each) for each in folders.items()] for _ in range(3)]
+        best = [min(column) for column in zip(*turns, strict=True)]
+        told = "".join(f"{each:8.1f}" for each in best)
+        print(f"{'eager x + 1':14}{told}" + (f"{best[0] / best[1]:8.2f}" if len(best) > 1 else ""))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from tools.hw_acceptance.kernellog import KernelLog
 from tools.hw_acceptance.kernels import ARCHITECTURES
 from tools.hw_acceptance.ladders import LADDERS, Ladder, choose_ladder
 from tools.hw_acceptance.markdown import write_document
+from tools.hw_acceptance.metal import run as metal
 from tools.hw_acceptance.model import RISKED, Report, read_report
 from tools.hw_acceptance.nvrtc import load_nvrtc
 from tools.hw_acceptance.prepare import prepare
@@ -69,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--sim", default="", metavar="CHIP", help="rehearse on a model, as gh100")
     run.add_argument("--control", type=Path, default=Path(nodes.CONTROL), help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
+    mac = commands.add_parser("metal", help="run what a Mac alone can show, into one report")
+    metal.add_arguments(mac)
+    mac.set_defaults(command=metal.command)
     report = commands.add_parser("report", help="turn a report into a document")
     report.add_argument("report", type=Path)
     report.add_argument("--docs", type=Path, default=ROOT / "docs/hardware")

@@ -35,6 +35,9 @@ class CLAllocator(LRUAllocator[CLMemory]):
         self.in_host_memory = info.kind == "CPU" and info.unified
         self._alignment = max(info.alignment, info.image_alignment, _LINE)
         self._kept_images: defaultdict[ImageDType, list[CLImage]] = defaultdict(list)
+        # Else the garbage collector would finish an image together with a tensor of a cycle, whose
+        # own finalizer has it kept here for the next one.
+        self._images: set[CLMemory] = set()
 
     def _alloc(self, nbytes: int) -> CLMemory:
         size = max(nbytes, 1)
@@ -111,6 +114,7 @@ class CLAllocator(LRUAllocator[CLMemory]):
         else:
             images.check_image(self._context, image)
         memory = kept or self._fresh(nbytes, lambda: CLImage(self._context, image))
+        self._images.add(memory)
         self.live += nbytes
         self.peak = max(self.peak, self.live)
         return memory
@@ -127,7 +131,8 @@ class CLAllocator(LRUAllocator[CLMemory]):
         """Gives everything kept back to the device."""
         super().free_cache()
         for image, kept in list(self._kept_images.items()):
-            while popped(kept):  # which releases it
+            while (unused := popped(kept)) is not None:
+                self._images.discard(unused)  # which releases it
                 self._cached -= image.size * image.itemsize
 
     def adopt_image(self, pointer: int, image: ImageDType) -> CLMemory:

@@ -25,14 +25,12 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from gpu.backends.cpu import pool_code
-from gpu.backends.cpu.native import c_library_addresses, native_function
-from gpu.compiler.targets.cpu import host_architecture
-from gpu.compiler.toolchain.base import Compiler
-from gpu.compiler.toolchain.llvm import LLVMCompiler
+from gpu.backends.cpu.ircode import load_ir
+from gpu.backends.cpu.native import native_function
 from gpu.core.config import config
-from gpu.core.errors import InvalidValue, OutOfMemory, Unsupported
+from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.core.log import get_logger
-from gpu.core.objload import LoadedObject, load_object
+from gpu.core.objload import LoadedObject
 from gpu.core.once import once
 
 _log = get_logger(__name__)
@@ -210,21 +208,9 @@ def shared_pool() -> Pool:
     return Pool(config.CPU_THREADS)
 
 
-def _ir_compiler(architecture: str) -> Compiler:
-    """LLVM; clang reads the same text where llvmlite is not installed."""
-    try:
-        return LLVMCompiler(architecture)
-    except Unsupported:
-        from gpu.compiler.toolchain.clang import ClangCompiler
-
-        return ClangCompiler(architecture, language="ir")
-
-
 @cache
 def _load_native() -> _Native:
-    architecture = host_architecture()
-    lib = _ir_compiler(architecture).compile_cached(pool_code.pool_source(architecture))
-    code = load_object(lib, c_library_addresses(pool_code.EXTERNALS))
+    code = load_ir(pool_code.pool_source, pool_code.EXTERNALS)
 
     def function(name: str, signature: str) -> Callable[..., Any]:
         return native_function(code.address(name), signature)

@@ -14,12 +14,15 @@ from gpu.core.errors import CompileError, DeviceError, DeviceLost, GpuError, Gpu
 class Result(enum.IntEnum):
     """Codes that are treated each in its own way."""
 
+    INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
     NOT_INITIALIZED = 3
     DEINITIALIZED = 4
     NO_DEVICE = 100
     INVALID_DEVICE = 101
     INVALID_IMAGE = 200
+    INVALID_CONTEXT = 201
+    MAP_FAILED = 205
     NO_BINARY_FOR_GPU = 209
     PEER_ACCESS_UNSUPPORTED = 217
     INVALID_PTX = 218
@@ -31,6 +34,8 @@ class Result(enum.IntEnum):
     PEER_ACCESS_ALREADY_ENABLED = 704
     CONTEXT_IS_DESTROYED = 709
     TOO_MANY_PEERS = 711
+    NOT_PERMITTED = 800
+    NOT_SUPPORTED = 801
 
 
 class Attribute(enum.IntEnum):

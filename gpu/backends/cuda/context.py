@@ -67,6 +67,7 @@ class CudaContext:
         library: libcuda.
         info: the GPU.
         handle: CUcontext.
+        lost: why every use raises DeviceLost; None while it does not.
         streams: its streams.
         launched: what was launched and is perhaps not done.
         lock: held by who enqueues something, for as long as that takes.
@@ -79,7 +80,7 @@ class CudaContext:
         self.library, self.info = library, info
         self.lock, self.copying = threading.RLock(), threading.Lock()
         self.launched = Launches()
-        self._lost: str | None = None
+        self.lost: str | None = None
         self._current = Words()
         self._tell_current = library.bind("cuCtxGetCurrent", self._current.address)
         self._made: WeakSet[Made] = WeakSet()
@@ -105,8 +106,8 @@ class CudaContext:
 
         Raises DeviceLost.
         """
-        if self._lost is not None:
-            raise DeviceLost(self._lost)
+        if self.lost is not None:
+            raise DeviceLost(self.lost)
         code = self._tell_current()
         if code or self._current.values[0] != self.handle:
             self.check(code, "tell the current context")
@@ -117,7 +118,7 @@ class CudaContext:
         with self.lock:
             self.enter()
             ticket = self.streams.ticket
-        if ticket == self.streams.finished:
+        if ticket == self.streams.finished and not self.retired:
             return
         self.check(self.library.cuStreamSynchronize(self.streams.launches), "wait for the GPU")
         self.streams.finished = max(ticket, self.streams.finished)
@@ -132,26 +133,26 @@ class CudaContext:
 
     def check(self, code: int, what: str) -> None:
         """Raises the error of a code that is not 0; after a fault, always DeviceLost."""
-        if self._lost is not None:
-            raise DeviceLost(self._lost)
+        if self.lost is not None:
+            raise DeviceLost(self.lost)
         if not code:
             return
         error = error_of(code, self.library.error_name(code), what)
         if isinstance(error, GpuFault):
             error.add(self.launched.told())
-            self._lost = (
+            self.lost = (
                 f"{error.message}; CUDA refuses all work in this process since. Start it again; or"
                 " recover(force=True) of the device resets the GPU for this process, in which all"
                 " tensors there are lost, those of other libraries too"
             )
         elif isinstance(error, DeviceLost):
-            self._lost = error.message
+            self.lost = error.message
         raise error
 
     @property
     def is_lost(self) -> bool:
         """Whether every use raises DeviceLost."""
-        return self._lost is not None
+        return self.lost is not None
 
     def forked(self) -> None:
         """Makes every later use in this process, a forked child, raise DeviceLost.
@@ -160,7 +161,7 @@ class CudaContext:
         """
         # Who held a lock is not here.
         self.lock, self.copying = threading.RLock(), threading.Lock()
-        self._lost = (
+        self.lost = (
             f"the CUDA device {self.info.name} was opened before this process was forked, and CUDA"
             " does not work after that; open it in the child only (multiprocessing: use the start"
             " method spawn)"
@@ -214,17 +215,17 @@ class CudaContext:
             )
         with self.lock:
             if self._process != os.getpid():
-                raise DeviceLost(str(self._lost))
-            self._lost = None
+                raise DeviceLost(str(self.lost))
+            self.lost = None
             self.retired.clear()
             try:
                 self._make_anew()
             except GpuError as error:
-                self._lost = (
+                self.lost = (
                     f"{self.info.name} does not work after a reset ({error.message}): restart the"
                     " process"
                 )
-                raise DeviceLost(self._lost) from error
+                raise DeviceLost(self.lost) from error
 
     def _make_anew(self) -> None:
         library, device = self.library, self.info.handle
@@ -265,7 +266,7 @@ class CudaContext:
             self.streams.destroy()
             released = self.library.cuDevicePrimaryCtxRelease_v2(self.info.handle)
             self.check(released, "release its context")
-            self._lost = f"the CUDA device {self.info.name} was closed"
+            self.lost = f"the CUDA device {self.info.name} was closed"
 
 
 def open_context(library: Library, index: int) -> CudaContext:

@@ -15,9 +15,10 @@ from gpu.backends.cuda.codes import PointerAttribute, Result
 from gpu.backends.cuda.context import CudaContext
 from gpu.backends.cuda.library import Words
 from gpu.backends.cuda.memory import UNTOLD, CudaMemory
+from gpu.backends.cuda.share import Sharing
 from gpu.backends.cuda.streams import Event
 from gpu.core.errors import InvalidValue
-from gpu.runtime.exchange import Exchange
+from gpu.runtime.exchange import Exchange, MemoryHandle
 
 DLPACK_CUDA: Final = 2
 """kDLCUDA of dlpack.h."""
@@ -44,6 +45,7 @@ class CudaExchange(Exchange[CudaMemory]):
     def __init__(self, context: CudaContext):
         self._context = context
         self.device = (DLPACK_CUDA, context.info.handle)
+        self._sharing = Sharing(context)
 
     @property
     def stream(self) -> int:
@@ -97,6 +99,14 @@ class CudaExchange(Exchange[CudaMemory]):
         with context.lock:
             context.enter()
             self._check_stream(stream, context.streams.follow(stream))
+
+    def export(self, nbytes: int, as_file: bool) -> tuple[int, object, MemoryHandle]:
+        """As of every `Exchange`."""
+        return self._sharing.export(nbytes, as_file)
+
+    def open(self, handle: MemoryHandle) -> tuple[int, object]:
+        """As of every `Exchange`."""
+        return self._sharing.open(handle)
 
     def _check_stream(self, stream: int, code: int) -> None:
         if code == Result.INVALID_HANDLE:

@@ -8,12 +8,15 @@ of other libraries may in any way.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import attrgetter, ne
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Final, cast
 
+from gpu.backends.cpu.native import native_pointer
 from gpu.backends.cuda.context import CudaContext
+from gpu.backends.cuda.hotcode import REFUSED, hot_code
 from gpu.backends.cuda.library import Words
 from gpu.backends.cuda.memory import CudaMemory, Replays
 from gpu.backends.cuda.program import CudaProgram
@@ -70,8 +73,9 @@ class CudaGraph:
         Raises GpuFault, DeviceLost, InvalidType, InvalidValue and the error of a code.
         """
         given = [*memories]
-        for slot in self._untouched:
-            del given[slot]
+        if self._untouched:
+            for slot in self._untouched:
+                del given[slot]
         if self._calls < ONE_BY_ONE:
             self._calls += 1
             self._one_by_one(given, vals)
@@ -136,8 +140,6 @@ class _Made:
         self._executable = words[0]
         stream = context.streams.launches
         self._launch = context.library.bind("cuGraphLaunch", self._executable, stream)
-        for node in self._nodes:
-            node.belongs_to(self._executable)
         self._taken = sorted({i for _, _, taken in launches for i in taken})
         self._of_slots: list[_Uses] = [[] for _ in memories]
         of_vals: dict[int, _Uses] = {i: [] for i in self._taken}
@@ -149,6 +151,7 @@ class _Made:
         self._of_vals = [*of_vals.values()]
         self._moving_memories: list[CudaMemory] = []
         self._replays = Replays()
+        self._now: list[int | None] | None = None  # what moves is at and has, as the nodes know it
         self._stand(memories, [], [vals[i] for i in self._taken])
 
     def __del__(self) -> None:
@@ -195,39 +198,18 @@ class _Made:
         self._moving_memories = moving = [*map(memories.__getitem__, self._moving)]
         try:
             now = [*map(_address, moving), *map(vals.__getitem__, self._taken)]
-            changed = self._changed(now)
-            if not changed:
+            if now == self._now:
                 return True
             if not self._coincides(memories, moving):
                 return False
             self._now = None  # until all are set
-            self._set(now, changed)
-        except (AttributeError, TypeError, ValueError):
+            self._setter.set(now)
+        except (AttributeError, TypeError, struct.error):
             for program, used, taken in self._launches:
                 program.refuse([memories[i] for i in used], [vals[i] for i in taken])
             raise
         self._now = now
         return True
-
-    def _set(self, now: Sequence[int | None], changed: Iterable[int]) -> None:
-        nodes, numbers = self._nodes, set()
-        for i in changed:
-            value = now[i]
-            for number, at in self._uses[i]:
-                nodes[number].words[at] = value  # type: ignore[assignment]
-                numbers.add(number)
-        for number in numbers:
-            if code := nodes[number].set():
-                name = self._launches[number][0].name
-                self._context.check(code, f"give {name} new arguments in a graph")
-
-    def _changed(self, now: list[int | None]) -> Sequence[int]:
-        """Which of the addresses and values are others than the nodes have."""
-        if now == self._now:
-            return ()
-        if self._now is None:
-            return range(len(now))
-        return [*compress(range(len(now)), map(ne, now, self._now))]
 
     def _move(self, memories: Sequence[CudaMemory]) -> None:
         """Slots that stood still have other memory: they move from now on."""
@@ -253,10 +235,11 @@ class _Made:
         for program, *_ in self._launches:
             for memory in program.workspace:
                 memory.is_used_by(replays)
+        setter = _Setter(self._context, self._executable, self._nodes, uses, now)
         # No calls from here on: so a Ctrl-C finds all of it as it was, or as it is now.
         self._replays.are_over = True
         self._replays, self._standing, self._held = replays, standing, held
-        self._moving, self._uses, self._now = moving, uses, now
+        self._moving, self._setter, self._now = moving, setter, now
 
     def _coincides(self, memories: Sequence[CudaMemory], moving: Sequence[CudaMemory]) -> bool:
         """Whether memory is shared among slots as it was when the graph was made."""
@@ -277,9 +260,8 @@ class _Node:
 
     Attributes:
         handle: its CUgraphNode.
-        words: its arguments: `set` has those read that are here.
-        first_value: which of the words is the first that is no memory.
-        set: gives it the arguments in launches of the graph from now on; returns a code.
+        name: of its kernel.
+        first_value: which of its arguments is the first that is no memory.
     """
 
     def __init__(self, program: CudaProgram, memories: list[CudaMemory], vals: list[int]):
@@ -292,7 +274,7 @@ class _Node:
             *(program.block, 1, 1, program.shared, 0, arguments.extra, 0, 0),
         )
         program.pack(arguments, (*memories,), vals)
-        self.words = memoryview(arguments.words.memory).cast("q")
+        self.name = program.name
         self.first_value = len(memories) + len(program.workspace)
         self.handle = 0
 
@@ -306,12 +288,59 @@ class _Node:
         context.check(added, f"put {self._program.name} into a graph")
         self.handle = words[0]
 
-    def belongs_to(self, executable: int) -> None:
-        """The graph was made executable."""
-        self.set = self._program.context.library.bind(
-            *("cuGraphExecKernelNodeSetParams_v2", executable, self.handle),
-            self._parameters.address,
+    @property
+    def parameters(self) -> int:
+        """The address of its CUDA_KERNEL_NODE_PARAMS, which names its arguments."""
+        return self._parameters.address
+
+    def place(self, argument: int) -> int:
+        """The address of an argument."""
+        return self._arguments.words.address + 8 * argument
+
+
+class _Setter:
+    """Gives nodes the arguments that are others than before; see `hotcode` for its memory."""
+
+    def __init__(
+        self,
+        context: CudaContext,
+        executable: int,
+        nodes: Sequence[_Node],
+        uses: Sequence[_Uses],
+        now: Sequence[int | None] | None,
+    ):
+        """`uses` are those of each address and value, and `now` what the nodes have, if known."""
+        self._context, count = context, len(uses)
+        touched = sorted({number for each in uses for number, _ in each})
+        self._nodes = [nodes[number] for number in touched]
+        place = {number: i for i, number in enumerate(touched)}
+        every = [(place[number], nodes[number].place(at)) for each in uses for number, at in each]
+        self._layout = struct.Struct(f"<{count}q")
+        self._new, self._old = Words(count + 1), Words(count + 1)
+        if now is not None:
+            self._layout.pack_into(self._old.memory, 0, *now)
+        # Each begins with a word that stands for nothing, so that there is one.
+        self._tables = (
+            Words.of(0, *accumulate(map(len, uses), initial=0)),
+            Words.of(0, *chain.from_iterable(every)),
+            Words.of(0, *chain(*((node.handle, node.parameters) for node in self._nodes))),
+            Words(len(touched) // 8 + 1),
         )
+        firsts, pairs, rows, dirty = self._tables
+        address = context.library.address("cuGraphExecKernelNodeSetParams_v2")
+        self._block = Words.of(
+            *(address, executable, count, firsts.address + 8, pairs.address + 8),
+            *(self._new.address, self._old.address, now is not None),
+            *(len(touched), rows.address + 8, dirty.address, 0),
+        )
+        self._run = partial(hot_code().replay, native_pointer(self._block.address))
+
+    def set(self, now: Sequence[int | None]) -> None:
+        """Raises struct.error for what is no argument, and the error of a code."""
+        self._layout.pack_into(self._new.memory, 0, *now)
+        if code := self._run():
+            name = self._nodes[self._block[REFUSED]].name
+            self._context.check(code, f"give {name} new arguments in a graph")
 
 
 _is_borrowed: Final = attrgetter("is_borrowed")

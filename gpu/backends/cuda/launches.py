@@ -37,6 +37,11 @@ class Launches:
         self._kept: deque[Launched] = deque(maxlen=_KEPT)
         self.append = self._kept.append
 
+    def take_back(self, launched: Launched) -> None:
+        """It was added, and not launched."""
+        if self._kept and self._kept[-1] is launched:
+            self._kept.pop()
+
     def forget(self, finished: int) -> None:
         """All up to this ticket is done."""
         kept = self._kept

@@ -49,7 +49,21 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuMemAlloc_v2": (_P, "size_t"),
     "cuMemFree_v2": (_P,),
     "cuMemGetInfo_v2": (_P, _P),
+    "cuMemGetAddressRange_v2": (_P, _P, _P),
     "cuPointerGetAttributes": (_U, _P, _P, _P),
+    "cuDeviceGetUuid_v2": (_P, "int"),
+    "cuIpcGetMemHandle": (_P, _P),
+    "cuIpcCloseMemHandle": (_P,),
+    "cuMemGetAllocationGranularity": (_P, _P, _U),
+    "cuMemCreate": (_P, "size_t", _P, "unsigned long long"),
+    "cuMemRelease": (_P,),
+    "cuMemAddressReserve": (_P, "size_t", "size_t", _P, "unsigned long long"),
+    "cuMemAddressFree": (_P, "size_t"),
+    "cuMemMap": (_P, "size_t", "size_t", _P, "unsigned long long"),
+    "cuMemUnmap": (_P, "size_t"),
+    "cuMemSetAccess": (_P, "size_t", _P, "size_t"),
+    "cuMemExportToShareableHandle": (_P, _P, "int", "unsigned long long"),
+    "cuMemImportFromShareableHandle": (_P, _P, "int"),
     "cuMemHostAlloc": (_P, "size_t", _U),
     "cuMemFreeHost": (_P,),
     "cuMemcpyHtoDAsync_v2": _COPY,
@@ -79,6 +93,21 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuGraphExecDestroy": (_P,),
 }
 """The functions that are used, under the names that libcuda exports, and what they take."""
+
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle, which is passed by value."""
+
+    _fields_ = (("token", ctypes.c_char * 64),)
+
+
+# cffi takes structures only with its parser of C.
+BY_VALUE: Final = {
+    "cuIpcOpenMemHandle_v2": ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_size_t, IpcHandle, ctypes.c_uint
+    )
+}
+"""The functions besides that take a structure, as ctypes has them."""
 
 _CONFIG: Final = struct.Struct("<7I4xQQI4x")
 """CUlaunchConfig of cuda.h: grid, block, shared bytes, stream, attributes and how many."""
@@ -134,11 +163,17 @@ class Library:
     ):
         """`addresses` are those of the functions. Raises DeviceError where one is missing."""
         self.learn, self._addresses = learn, addresses
-        if missing := [name for name in SIGNATURES if name not in addresses]:
+        if missing := [name for name in (*SIGNATURES, *BY_VALUE) if name not in addresses]:
             raise DeviceError(f"this {LIBCUDA} has no {missing[0]}: it is too old; {UPDATE}")
         for name, arguments in SIGNATURES.items():
             signature = f"int(*)({', '.join(arguments)})"
             setattr(self, name, native_function(addresses[name], signature))
+        for name, prototype in BY_VALUE.items():
+            setattr(self, name, prototype(addresses[name]))
+
+    def address(self, name: str) -> int:
+        """Where a function is."""
+        return self._addresses[name]
 
     def bind(self, name: str, *pointers: int) -> Callable[[], int]:
         """A call of a function that takes nothing but pointers, with these.
@@ -187,7 +222,7 @@ def load_library(path: str) -> Library:
 
 def _exported(library: ctypes.CDLL) -> dict[str, int]:
     found = {}
-    for name in SIGNATURES:
+    for name in (*SIGNATURES, *BY_VALUE):
         function = getattr(library, name, None)
         if function is not None:
             found[name] = ctypes.cast(function, ctypes.c_void_p).value or 0

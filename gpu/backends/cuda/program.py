@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
+from gpu.backends.cpu.native import native_pointer
 from gpu.backends.cuda import codes
 from gpu.backends.cuda.codes import Result
 from gpu.backends.cuda.context import CudaContext
+from gpu.backends.cuda.hotcode import MOST, OTHER_CONTEXT, hot_code
 from gpu.backends.cuda.library import Words, launch_config
 from gpu.backends.cuda.memory import CudaAllocator, CudaMemory
 from gpu.backends.cuda.streams import Event
@@ -137,7 +140,16 @@ class CudaProgram(Program):
             context.check(allowed, f"give {self.name} {self.shared:,} bytes of shared memory")
         stream, extra = context.streams.launches, self._arguments.extra
         self._config = config = launch_config(self.grid, self.block, self.shared, stream)
-        self._launch = library.bind("cuLaunchKernelEx", config.address, function[0], 0, extra)
+        self._block = block = Words.of(
+            *(library.address("cuCtxGetCurrent"), context.handle),
+            *(library.address("cuLaunchKernelEx"), config.address, function[0], extra),
+            *(self._arguments.words.address, 0),
+        )
+        launches, count = hot_code().launches, self._buffers + bool(self._size) + self._values
+        # Values are packed: cffi would take a float of numpy's, and cut it.
+        is_packed = bool(self._values) or count > MOST
+        start = partial(launches[0 if is_packed else count], native_pointer(block.address))
+        self._launch = partial(self._launch_packed, start) if is_packed else start
         self.function = function[0]
 
     def __call__(
@@ -152,22 +164,40 @@ class CudaProgram(Program):
             return self._timed(bufs, vals)
         context = self.context
         with context.lock:
-            context.enter()
-            if not self.function:
-                self.load()
-            if context.retired:
-                context.give_back_ended()
-            self.pack(self._arguments, bufs, vals)
-            ticket = context.streams.next_ticket()
-            for memory in bufs:
-                memory.ticket = ticket
-            for memory in self.workspace:
-                memory.ticket = ticket
-            launched = (*bufs, *vals) if vals else bufs
-            context.launched.append((ticket, self, launched, users_place()))
-            if code := self._launch():
+            if context.retired or not self.function or context.lost is not None:
+                self._prepare()
+            given = bufs + self.workspace if self.workspace else bufs
+            streams = context.streams
+            streams.ticket = ticket = streams.ticket + 1
+            launched = (ticket, self, (*bufs, *vals) if vals else bufs, users_place())
+            try:
+                for memory in given:
+                    memory.ticket = ticket
+                context.launched.append(launched)
+                code = self._launch(*map(_address, given), *vals)
+                if code == OTHER_CONTEXT:
+                    context.enter()
+                    code = self._launch(*map(_address, given), *vals)
+            except (AttributeError, TypeError, OverflowError, struct.error):
+                context.launched.take_back(launched)
+                self.refuse(bufs, vals)
+                raise
+            if code:
                 context.check(code, f"launch {self.name}")
         return None
+
+    def _prepare(self) -> None:
+        context = self.context
+        context.enter()
+        if not self.function:
+            self.load()
+        if context.retired:
+            context.give_back_ended()
+
+    def _launch_packed(self, start: Callable[[], int], *words: int) -> int:
+        """With arguments that are not put by native code."""
+        self._layout.pack_into(self._arguments.words.memory, 0, *words)
+        return start()
 
     def arguments(self) -> Arguments:
         """Room for the arguments of a launch."""

@@ -102,6 +102,9 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
     def __init__(self, context: MetalContext):
         super().__init__()
         self._context = context
+        # Else the garbage collector would finish memory together with a tensor of a cycle, whose
+        # own finalizer has it kept here for the next one.
+        self._held: set[MetalMemory] = set()
 
     def _alloc(self, nbytes: int) -> MetalMemory:
         context, size = self._context, max(nbytes, 1)
@@ -118,14 +121,18 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
                 f"cannot allocate {nbytes:,} bytes on {context.info.name}: {self.live:,} are in"
                 f" use and {self.cached:,} kept; free tensors or use smaller ones"
             )
+        self._held.add(made)
         return made
 
     def _free(self, memory: MetalMemory, nbytes: int) -> None:
         """It goes when nothing refers to it: the last reference is the caller's."""
+        self._held.discard(memory)
 
     def _keep(self, memory: MetalMemory, nbytes: int) -> None:
         """As `LRUAllocator` does; what was lent is not used again."""
-        if not memory.is_lent:
+        if memory.is_lent:
+            self._free(memory, nbytes)
+        else:
             super()._keep(memory, nbytes)
 
     def borrow(self, address: int, nbytes: int, owner: object) -> MetalMemory | None:

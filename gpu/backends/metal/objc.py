@@ -10,8 +10,9 @@ given back when the pool is drained in which they were got ("Advanced Memory Man
 Guide", Apple). What is owned is a `Handle`.
 
 An exception of Objective-C's cannot be caught without code that its compiler made: it would unwind
-through C, and ends the process. It means a message that must not be sent, as one that no method
-answers. `ObjC` has the runtime tell it in the log before that.
+through C, and ends the process. It means a message that must not be sent. That a method answers is
+asked before each is sent for the first time; of what is left `ObjC` has the runtime tell in the log
+before the end, with where Python was.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 from gpu.autogen.metal import METHODS
 from gpu.backends.cpu.native import native_function
+from gpu.core.errors import DeviceError
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)
@@ -62,6 +64,7 @@ _C_TYPES: Final = {
     "bool": "_Bool",
     "void *": "uintptr_t",
 }
+_ANSWERS: Final = "respondsToSelector:"
 _RESULTS: Final = {"char const *": "uintptr_t"}
 
 
@@ -92,7 +95,9 @@ class ObjC:
         for selector, (result, taken) in _METHODS.items():
             number = self.sel_registerName(selector.encode())
             message = message_of(send, number, result, taken)
-            setattr(self, selector.replace(":", "_"), message)
+            if selector != _ANSWERS:
+                message = self._asked(selector, message)
+            setattr(self, _attribute(selector), message)
         self._handler = _Handler(self._tell_exception)
         pointer = ctypes.cast(self._handler, ctypes.c_void_p).value
         self.objc_setUncaughtExceptionHandler(pointer)
@@ -100,6 +105,25 @@ class ObjC:
     def __getattr__(self, name: str) -> Any:
         # For type checkers: all that exist were set above.
         raise AttributeError(name)
+
+    def _asked(self, selector: str, message: Message) -> Message:
+        """A message whose first receiver is asked whether it has the method.
+
+        One answer does for all: few methods are of several protocols, and those are as old as the
+        protocols are. The message raises DeviceError where there is no method.
+        """
+
+        def first(receiver: int, *values: Any) -> Any:
+            if receiver:  # nil answers everything
+                if not self.has_method(receiver, selector):
+                    raise DeviceError(
+                        f"Metal of this system has no method {selector}: update macOS, to 13 or"
+                        " later, or compute on CPU"
+                    )
+                setattr(self, _attribute(selector), message)
+            return message(receiver, *values)
+
+        return first
 
     def pool(self) -> Pool:
         """A block at whose end goes what was got in it and is not owned."""
@@ -126,7 +150,8 @@ class ObjC:
 
     def _tell_exception(self, exception: int) -> None:
         name, reason = self.text(self.name(exception)), self.text(self.reason(exception))
-        log.critical("an exception of Objective-C's ends this process: %s: %s", name, reason)
+        told = "an exception of Objective-C's ends this process: %s: %s"
+        log.critical(told, name, reason, stack_info=True)
 
 
 class Handle:
@@ -181,6 +206,10 @@ class ErrorPlace:
     def error(self) -> int:
         """The NSError, nil where none was written."""
         return self._written.value or 0
+
+
+def _attribute(selector: str) -> str:
+    return selector.replace(":", "_")
 
 
 def message_of(send: int, selector: int, result: str, taken: tuple[str, ...]) -> Message:

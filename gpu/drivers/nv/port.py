@@ -6,6 +6,7 @@ The GPU is open already; more compute queues open when they are used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,17 +71,25 @@ class NvQueue:
         self.channel = channel
         self.encoder = encoder
         self.ring_size = options.ring
-        self.publish = HostRing(
-            address=_address("ring", channel, channel.ring),
-            size=channel.entries * ENTRY_SIZE,
-            put=_address("pointers", channel, channel.userd) + GP_PUT,
-            put_width=4,
-            unit=ENTRY_SIZE,
-            doorbell=_address("doorbell", channel, channel.doorbell),
-            doorbell_width=4,
-            wraps=True,
-            token=channel.token,
-        ).publisher()
+        self.publish = publisher_of(channel)
+
+
+def publisher_of(channel: GpfifoChannel) -> Callable[[int, int, int, int, int], None]:
+    """What submits to a channel: `gpu.hcq.ports.QueuePort.publish`.
+
+    Raises Unsupported where ring or doorbell are not mapped into this process.
+    """
+    return HostRing(
+        address=_address("ring", channel, channel.ring),
+        size=channel.entries * ENTRY_SIZE,
+        put=_address("pointers", channel, channel.userd) + GP_PUT,
+        put_width=4,
+        unit=ENTRY_SIZE,
+        doorbell=_address("doorbell", channel, channel.doorbell),
+        doorbell_width=4,
+        wraps=True,
+        token=channel.token,
+    ).publisher()
 
 
 def _address(what: str, channel: GpfifoChannel, window: Window) -> int:

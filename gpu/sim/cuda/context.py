@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
+from gpu.core.bits import align_up
 from gpu.sim.cuda.attributes import attributes_of
 from gpu.sim.cuda.work import Space
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.nv.chip.chips import Chip
 
-MemoryKind = Literal["device", "host", "registered", "module", "imported"]
+MemoryKind = Literal["device", "host", "registered", "module", "imported", "mapped"]
 SCHEDULES: Final = (0, 1, 2, 4)
 """Ways to wait: CU_CTX_SCHED_AUTO, SPIN, YIELD, BLOCKING_SYNC."""
+_VECTOR: Final = 16
+"""Bytes of the widest load. nvrtc makes one of narrower loads where it may reach beyond what the
+program reads (seen of 12.9), as within so many aligned bytes memory does not end."""
 FLAGS: Final = 0xFF  # CU_CTX_FLAGS_MASK
 LIMITS: Final = {
     0: 1024,  # CU_LIMIT_STACK_SIZE
@@ -104,6 +108,13 @@ class Context(Space):
         yield from self.watchers
 
 
+class Held(Protocol):
+    """What is there as long as someone holds it."""
+
+    def let_go(self) -> None:
+        """One who held it does not any more."""
+
+
 @dataclass(eq=False)
 class Allocation:
     """Memory that was given out.
@@ -119,6 +130,7 @@ class Allocation:
         ending: whether it is to be freed in the order of a stream.
         pool: the handle of its pool.
         file: what other processes open it by; -1 where none can.
+        physical: what cuMemMap put there, which its end lets go.
     """
 
     kind: MemoryKind
@@ -133,12 +145,18 @@ class Allocation:
     ending: bool = False
     pool: int = 0
     file: int = -1
+    physical: Held | None = None
     mapped: int = field(default=0, repr=False)  # bytes to unmap
 
     @property
     def end(self) -> int:
         """The address behind it."""
         return self.start + self.size
+
+    @property
+    def reach(self) -> int:
+        """How many bytes kernels may access: up to a multiple of those of a vector."""
+        return align_up(self.size, _VECTOR) if self.kind == "device" else self.size
 
     @property
     def is_host(self) -> bool:

@@ -174,6 +174,9 @@ class Driver:
 
     def free(self, allocation: Allocation) -> None:
         """Memory goes back."""
+        if self.memory.is_overrun(allocation):
+            what = f"{allocation.size} bytes at {allocation.start:#x}"
+            self.simulation.debug.violation(f"a kernel has written behind the end of {what}")
         allocation.context.allocations.discard(allocation)
         if allocation.kind == "device":
             allocation.context.device.used -= allocation.size

@@ -189,14 +189,14 @@ class _Sight:
     def _allowed(self, address: int, size: int) -> Allocation | None:
         """The allocation that an access lies in, if it is one that the context sees."""
         found = self._memory.find(address)
-        if found is None or address + size > found.end:
+        if found is None or address + size > found.start + found.reach:
             return None
         return found if self._context.map.host_address(address, size) is not None else None
 
     def _open(self, allocation: Allocation, flags: int) -> None:
         for context in allocation.context.seen_by():
             context.map.remove(allocation.start)
-            context.map.add(allocation.start, allocation.size, allocation.host, flags)
+            context.map.add(allocation.start, allocation.reach, allocation.host, flags)
 
 
 class _Watched(_Sight):
@@ -257,7 +257,7 @@ class _Watched(_Sight):
         sees = self._context.map.host_address
         self.map.replace(
             [
-                (a.start, a.size, a.host, EVERY | layout.SCALAR)
+                (a.start, a.reach, a.host, EVERY | layout.SCALAR)
                 for a in self._memory.allocations
                 if sees(a.start, 1) is not None
             ]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gpu.core.errors import DeviceError
 from gpu.sim.cuda import calls
+from gpu.sim.cuda.calls.mapping import Physical
 from gpu.sim.cuda.context import Context
 from gpu.sim.cuda.driver import Driver
 from gpu.sim.cuda.entry import EXPORTS, TYPES, Export
@@ -55,7 +56,14 @@ class Library:
         """What was made and is still there."""
         graphs = [*self.driver.handles.of(Graph), *self.driver.handles.of(ExecGraph)]
         found = [line for context in self.driver.all_contexts() for line in _left_in(context)]
-        return found + ([f"{len(graphs)} graphs"] if graphs else [])
+        held = [*self.driver.handles.of(Physical)]
+        for what, count in (
+            ("graphs", len(graphs)),
+            ("handles of cuMemCreate", len(held)),
+            ("reserved ranges of addresses", len(self.driver.memory.reserved)),
+        ):
+            found += [f"{count} {what}"] if count else []
+        return found
 
     def check(self, leaks: bool = True) -> None:
         """Raises RuleBroken for violations, and for what was left behind where `leaks` is set."""

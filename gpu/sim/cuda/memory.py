@@ -27,6 +27,7 @@ _LARGE: Final = 1 << 20
 _LARGE_ALIGN: Final = 2 << 20
 _GAP: Final = 512  # bytes behind each allocation that belong to none
 _POISONED: Final = 1 << 20  # bytes of new memory that hold something
+_TAIL: Final = b"\xd7"  # of what is behind the end, up to where kernels may read
 _POISONS: Final = (0xFF, 0xCB, 0x7F, 0x01)
 _PROTECTION: Final = hostmem.PROT_READ | hostmem.PROT_WRITE
 EVERY: Final = layout.READ | layout.WRITE | layout.ATOMIC
@@ -64,6 +65,7 @@ class AddressSpace:
         self._starts: list[int] = []
         self._found: list[Allocation] = []
         self._made = 0
+        self.reserved: dict[int, int] = {}  # addresses of cuMemAddressReserve -> bytes
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
@@ -77,6 +79,7 @@ class AddressSpace:
         made = self._add("device", context, start, size, host)
         made.mapped = mapped
         ctypes.memset(host, self._rng.choice(_POISONS), min(size, _POISONED))
+        ctypes.memset(host + size, _TAIL[0], made.reach - size)
         return made
 
     def allocate_host(self, context: Context, size: int, flags: int) -> Allocation:
@@ -101,9 +104,9 @@ class AddressSpace:
         if allocation.file < 0:
             size = allocation.mapped
             file = hostmem.memfd("simulated libcuda", size)
-            staged = ctypes.string_at(allocation.host, allocation.size)
+            staged = ctypes.string_at(allocation.host, allocation.reach)
             hostmem.map_fixed(file, 0, size, allocation.host, _PROTECTION, hostmem.MAP_SHARED)
-            ctypes.memmove(allocation.host, staged, allocation.size)
+            ctypes.memmove(allocation.host, staged, allocation.reach)
             allocation.file = file
         return allocation.file
 
@@ -115,6 +118,41 @@ class AddressSpace:
         made.mapped = mapped
         return made
 
+    def reserve(self, size: int) -> int:
+        """Addresses without memory. Raises CudaError."""
+        start = _addresses.take(size)
+        self.reserved[start] = size
+        return start
+
+    def is_reserved(self, start: int, size: int) -> bool:
+        """Whether all these addresses are of one reservation."""
+        return any(at <= start and start + size <= at + n for at, n in self.reserved.items())
+
+    def map_reserved(self, context: Context, start: int, size: int, file: int) -> Allocation:
+        """Memory in a file, at reserved addresses; nobody may access it yet."""
+        host = hostmem.map_file(file, 0, size, _PROTECTION, hostmem.MAP_SHARED)
+        made = self._add("mapped", context, start, size, host, 0)
+        made.mapped = size
+        return made
+
+    def allow(self, allocation: Allocation, flags: int) -> None:
+        """Kernels may access it so from now on; copies may as they may read."""
+        self._forbid(allocation)
+        allocation.flags = flags
+        if flags:
+            for context in allocation.context.seen_by():
+                context.map.add(allocation.start, allocation.size, allocation.host, flags)
+
+    def _forbid(self, allocation: Allocation) -> None:
+        if allocation.kind != "mapped" or allocation.flags:
+            for context in allocation.context.seen_by():
+                context.map.remove(allocation.start)
+
+    def is_overrun(self, allocation: Allocation) -> bool:
+        """Whether something was written right behind the end of device memory."""
+        tail = allocation.reach - allocation.size
+        return ctypes.string_at(allocation.host + allocation.size, tail) != _TAIL * tail
+
     def free(self, allocation: Allocation) -> None:
         """Gives memory back."""
         if allocation.file >= 0:
@@ -122,10 +160,11 @@ class AddressSpace:
         index = bisect.bisect_left(self._starts, allocation.start)
         assert self._found[index] is allocation
         del self._starts[index], self._found[index]
-        for context in allocation.context.seen_by():
-            context.map.remove(allocation.start)
+        self._forbid(allocation)
         if allocation.mapped:
             hostmem.unmap(allocation.host, allocation.mapped)
+        if allocation.physical is not None:
+            allocation.physical.let_go()
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that an address lies in."""
@@ -143,6 +182,8 @@ class AddressSpace:
         found = self.find(address)
         if found is None:
             raise CudaError(INVALID_VALUE, f"{what} {address:#x} is no memory that the driver gave")
+        if found.kind == "mapped" and not found.flags:
+            raise CudaError(INVALID_VALUE, f"{what} {address:#x}: cuMemSetAccess was not called")
         if address + size > found.end:
             raise CudaError(
                 INVALID_VALUE,
@@ -151,7 +192,13 @@ class AddressSpace:
         return found
 
     def _add(
-        self, kind: MemoryKind, context: Context, start: int, size: int, host: int
+        self,
+        kind: MemoryKind,
+        context: Context,
+        start: int,
+        size: int,
+        host: int,
+        flags: int = EVERY,
     ) -> Allocation:
         self._made += 1
         made = Allocation(kind, start, size, host, context, self._made)
@@ -159,9 +206,9 @@ class AddressSpace:
         self._starts.insert(index, start)
         self._found.insert(index, made)
         # Kernels ask before they write to the host's: see `written`.
-        flags = layout.READ if made.is_host else EVERY
-        for other in context.seen_by():
-            other.map.add(start, size, host, flags)
+        flags = layout.READ if made.is_host else flags
+        for other in context.seen_by() if flags else ():
+            other.map.add(start, made.reach, host, flags)
         return made
 
 

@@ -171,9 +171,12 @@ class Engine:
         return _range(start, start + size, threads.LOCAL, 0, shadow)
 
     def _static_range(self, start: int, size: int) -> Range:
-        if start not in self._static:
-            self._static[start] = Shadow(start, size)
-        return _range(start, start + size, threads.LOCAL, 0, self._static[start])
+        known = self._static.get(start)
+        if known is None or known.size < size:
+            if known is not None:  # of a program that is gone, in whose place another one is
+                known.free()
+            known = self._static[start] = Shadow(start, size)
+        return _range(start, start + size, threads.LOCAL, 0, known)
 
     def _tell(
         self, dispatch: Dispatch, machine: Machine, ranges: list[tuple[Range, Buffer | None]]

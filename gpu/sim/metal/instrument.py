@@ -50,7 +50,7 @@ _GLOBAL: Final = re.compile(
     r"^@(?P<name>[\w.$]+) = (?:[\w()]+ )*?(?P<kind>global|constant) (?P<rest>.*)$"
 )
 _LABEL: Final = re.compile(r"^(?P<name>[-\w.$]+):")
-_WAITS: Final = re.compile(r"@gpu_msl_(barrier|simdgroup_barrier|exchange)\(")
+_WAITS: Final = re.compile(r"@gpu_msl_(barrier|simdgroup_barrier|exchange|gather)\(")
 _MEMORY: Final = re.compile(
     r"^  (?:\S+ = )?(?:load|store|atomicrmw|cmpxchg) |@llvm\.(?:mem(?:cpy|move|set)|masked\.)"
 )
@@ -70,6 +70,7 @@ declare ptr @gpu_metal_arguments()
 declare void @gpu_metal_barrier(i32, i32)
 declare void @gpu_metal_simdgroup_barrier(i32, i32)
 declare i32 @gpu_metal_exchange(i32, i32, i32)
+declare void @gpu_metal_gather(i32, i32, ptr)
 """
 _ENTRY: Final = "gpu_metal_start."
 
@@ -86,18 +87,26 @@ class Program:
         self._sizes: dict[str, int] = told["sizes"]
         self._constants: dict[str, int] = told["constants"]
         self._used: dict[str, list[str]] = told["used"]
+        self._lacking: dict[str, list[str]] = told["lacking"]
         self._loaded: tuple[object, dict[str, int]] | None = None
 
     def static_bytes(self, kernel: str) -> int:
         """Bytes of threadgroup memory that a kernel declares."""
         return sum(self._sizes[name] for name in self._used.get(kernel, ()))
 
+    def lacking(self, kernel: str) -> list[str]:
+        """Function constants that a kernel uses, none of which has a value."""
+        return self._lacking.get(kernel, [])
+
     def load(self, runtime: Mapping[str, int]) -> None:
         """Makes it ready to run, with the functions of what runs it."""
         if self._loaded is not None:
             return
         wanted = _undefined(self._object)
-        symbols = {name: runtime.get(name) or _of_system(name) for name in wanted}
+        constants = {name for names in self._lacking.values() for name in names}
+        functions = [name for name in wanted if name not in constants]
+        symbols = {name: runtime.get(name) or _of_system(name) for name in functions}
+        symbols.update(dict.fromkeys(constants, 0))  # no kernel that uses them is made
         image = load_object(self._object, symbols)
         names = [*self._sizes, *self._constants, *(_ENTRY + each for each in self._used)]
         self._loaded = image, {name: image.address(name) for name in names}
@@ -188,7 +197,7 @@ def _racy(lines: list[str]) -> Iterator[str]:
         elif line.startswith("define "):
             yield line.replace("define linkonce_odr ", "define internal ").replace(" comdat ", " ")
         elif not line.startswith("$"):
-            yield line
+            yield line.replace(", comdat", "") if line.startswith("@") else line
 
 
 def size_of(kind: str) -> int | None:
@@ -214,6 +223,7 @@ class _Module:
         self._sites = 0
         self._locals: dict[str, int] = {}
         self._constants: dict[str, int] = {}
+        self._external: dict[str, int] = {}
         self._bodies: dict[str, str] = {}
         self._wrappers: list[str] = []
         self._lines = list(self._read(text.splitlines()))
@@ -224,18 +234,22 @@ class _Module:
 
     def told(self) -> dict[str, object]:
         """What `Program` must know besides the code."""
-        used = {name: sorted(self._used(name, set())) for name in self._kernels}
-        return {"sizes": self._locals, "constants": self._constants, "used": used}
+        named = {name: self._named(name, set()) for name in self._kernels}
+        used, lacking = (
+            {name: sorted(words & known.keys()) for name, words in named.items()}
+            for known in (self._locals, self._external)
+        )
+        sizes = {"sizes": self._locals, "constants": self._constants}
+        return {**sizes, "used": used, "lacking": lacking}
 
-    def _used(self, function: str, seen: set[str]) -> set[str]:
-        """The threadgroup memory that a function uses, or what it calls."""
+    def _named(self, function: str, seen: set[str]) -> set[str]:
+        """All that a function names, or what it calls."""
         if function in seen or function not in self._bodies:
             return set()
         seen.add(function)
-        names = set(re.findall(r"@([\w.$]+)", self._bodies[function]))
-        found = names & self._locals.keys()
-        for name in names:
-            found |= self._used(name, seen)
+        found = set(re.findall(r"@([\w.$]+)", self._bodies[function]))
+        for name in list(found):
+            found |= self._named(name, seen)
         return found
 
     def _read(self, lines: list[str]) -> Iterator[str]:
@@ -261,6 +275,9 @@ class _Module:
         """Variables are seen from outside, where accesses are checked, and begin with zeros."""
         match = _GLOBAL.match(line)
         if match is None or match["name"] not in self._sizes:
+            return line
+        if " external " in line:
+            self._external[match["name"]] = self._sizes[match["name"]]
             return line
         known = self._constants if match["kind"] == "constant" else self._locals
         known[match["name"]] = self._sizes[match["name"]]

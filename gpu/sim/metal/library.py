@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gpu.core.errors import ConfigError, DeviceError
 from gpu.sim.metal import (
     blits,
@@ -24,9 +26,15 @@ from gpu.sim.simulation import Simulation
 from gpu.sim.worlds import parse_setting
 
 _loaded: list[MetalLibrary] = []
-_FOUNDATION = foundation.CLASSES
-_METAL = (
-    *(*device.CLASSES, *commands.CLASSES, *compute.CLASSES, *blits.CLASSES, *programs.CLASSES),
+CLASSES: Final = (
+    *(
+        *foundation.CLASSES,
+        *device.CLASSES,
+        *commands.CLASSES,
+        *compute.CLASSES,
+        *blits.CLASSES,
+        *programs.CLASSES,
+    ),
     *(*indirect.CLASSES, resources.Buffer),
 )
 
@@ -66,9 +74,7 @@ class MetalLibrary:
                     f" {', '.join(INJECTED)}"
                 )
         self.simulation = Simulation(seed, faults)
-        self.runtime = runtime = Runtime(
-            self.simulation.debug, chips[0].prefix, (*_FOUNDATION, *_METAL)
-        )
+        self.runtime = runtime = Runtime(self.simulation.debug, chips[0].prefix, CLASSES)
         runtime.raising = lambda name, reason: NSException(runtime, name, reason)
         engine = Engine(self.simulation, compile)
         scheduler = Scheduler(self.simulation)

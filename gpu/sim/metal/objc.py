@@ -101,6 +101,12 @@ class Class(NSObject):
         self.name = name
         super().__init__(runtime)
 
+    @method("respondsToSelector:", "B", "^")
+    def responds(self, selector: int) -> bool:
+        """Whether messages to the class itself find a method."""
+        own = {each.selector for each in _class_methods(self.python_class)}
+        return super().responds(selector) or self.runtime.selector_name(selector) in own
+
 
 def class_method(selector: str, result: str, *arguments: str) -> Callable[[_Body], _Body]:
     """A method that messages to a class find; its function takes that `Class` first."""

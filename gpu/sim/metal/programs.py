@@ -15,8 +15,14 @@ from gpu.sim.metal.instrument import Program, translate
 from gpu.sim.metal.methods import Misuse, method
 from gpu.sim.metal.objc import Made, Runtime
 from gpu.sim.metal.source import Kernel, SourceError, kernels_of
+from gpu.sim.metal.stdlib import MARK
+from gpu.sim.metal.templates import prepared
 
 CLANG_OPTIONS: Final = ("-emit-llvm", "-Xclang", "-disable-llvm-passes")
+GENERIC: Final = (
+    *("-Xclang", "-cl-ext=+__opencl_c_generic_address_space"), "-Wno-c++11-narrowing",
+)  # fmt: skip
+"""Without pointers to any address space clang cannot make temporary objects of classes."""
 LIBRARY_DOMAIN: Final = "MTLLibraryErrorDomain"
 COMPUTE_DOMAIN: Final = "AGXMetalG13X"
 _COMPILE_FAILURE: Final = 3  # MTLLibraryError
@@ -111,6 +117,12 @@ class Library(Owned):
     def new_function(self, name: NSString) -> Function | None:
         """A kernel; nil where there is none of that name."""
         kernel = self.kernels.get(name.text)
+        if lacking := self.program.lacking(name.text):
+            raise Misuse(
+                "function-constants",
+                f"{name.text} uses {', '.join(lacking)}, whose value nobody gave: this model has no"
+                " functions that are specialised",
+            )
         return None if kernel is None else Function(self, kernel)
 
 
@@ -218,12 +230,18 @@ def new_library(
     device: Gpu, source: NSString, options: MTLCompileOptions | None, error: int
 ) -> Library | None:
     """Compiles a source; where it is refused nil, and an error."""
-    compiled = device.compile_msl(source.text, CLANG_OPTIONS)
+    try:
+        text = prepared(device.compile_msl, source.text)
+    except SourceError as refused:
+        _fail(device, error, str(refused))
+        return None
+    options_of_clang = (*CLANG_OPTIONS, *(GENERIC if MARK in text else ()))
+    compiled = device.compile_msl(text, options_of_clang)
     if isinstance(compiled, str):
         _fail(device, error, compiled)
         return None
     try:
-        kernels = kernels_of(source.text)
+        kernels = kernels_of(text.rpartition(MARK)[2])
     except SourceError as refused:
         _fail(device, error, str(refused))
         return None

@@ -53,9 +53,14 @@ class Memory:
 
 
 class Shadow:
-    """What is written down of accesses to some bytes, a cell for four of them."""
+    """What is written down of accesses to some bytes, a cell for four of them.
+
+    Attributes:
+        size: how many bytes.
+    """
 
     def __init__(self, start: int, size: int):
+        self.size = size
         self.origin = start & ~3
         self._size = align_up((start + size - self.origin + 3) // 4 * CELL, hostmem.page_size)
         self.cells = hostmem.map_anonymous(self._size)

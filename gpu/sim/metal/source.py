@@ -44,6 +44,7 @@ _SIZES: Final = {
     **dict.fromkeys(("long", "ulong", "size_t", "int64_t", "uint64_t"), 8),
 }
 _VECTOR: Final = re.compile(r"(packed_)?([a-z]+?)([234])$")
+_SPACES: Final = {"__global": "device", "__constant": "constant", "__local": "threadgroup"}
 _QUALIFIERS: Final = {"const", "device", "constant", "threadgroup", "volatile", "restrict"}
 
 
@@ -86,6 +87,8 @@ class SourceError(Exception):
 def kernels_of(source: str) -> dict[str, Kernel]:
     """All kernels of a source, by name. Raises SourceError."""
     text = _COMMENTS.sub(" ", source)
+    for compiled, word in {**_SPACES, "__kernel": "kernel"}.items():
+        text = re.sub(rf"\b{compiled}\b", word, text)
     found = {}
     for match in _KERNEL.finditer(text):
         attributes = dict(_attributes(match["before"] + match["after"]))

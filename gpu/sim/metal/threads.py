@@ -24,6 +24,7 @@ class Thread(ctypes.Structure):
     _fields_ = (
         ("stack", ctypes.c_uint64),
         ("slot", ctypes.c_uint64),
+        ("all", ctypes.c_uint64),
         ("state", ctypes.c_uint32),
         ("value", ctypes.c_uint32),
         ("distance", ctypes.c_uint32),
@@ -119,7 +120,7 @@ SOURCE: Final = """
 using namespace metal;
 
 struct Thread {
-  ulong stack, slot;
+  ulong stack, slot, all;
   uint state, value, distance, site;
   uint words[40];
 };
@@ -205,8 +206,14 @@ extern "C" void gpu_metal_simdgroup_barrier(uint site, uint flags) {
   wait(SIMD_BARRIER, site, 0, flags);
 }
 extern "C" uint gpu_metal_exchange(uint site, uint value, uint distance) {
+  thread_of(gpu_metal.current)->all = 0;
   wait(EXCHANGE, site, value, distance);
   return thread_of(gpu_metal.current)->value;
+}
+
+extern "C" void gpu_metal_gather(uint site, uint value, ulong all) {
+  thread_of(gpu_metal.current)->all = all;
+  wait(EXCHANGE, site, value, 0);
 }
 
 static bool is_unordered(uint stamp, uint other, uint base, uint kind) {
@@ -349,17 +356,24 @@ static bool exchange_in(uint first, uint last) {
     found = 1; site = one->site; distance = one->distance;
   }
   if (!found) return false;
-  uint values[32];
-  for (uint i = first; i < last; i++) {
-    uint other = first + ((i - first) ^ distance);
-    bool active = other < last && thread_of(other)->state == EXCHANGE;
-    values[i - first] = active ? thread_of(other)->value : drawn(0x7fffffff);
+  uint values[32], active = 0;
+  for (uint lane = 0; lane < 32; lane++) {
+    bool there = first + lane < last && thread_of(first + lane)->state == EXCHANGE;
+    values[lane] = there ? thread_of(first + lane)->value : drawn(0x7fffffff);
+    active |= (uint)there << lane;
   }
-  for (uint i = first; i < last; i++)
-    if (thread_of(i)->state == EXCHANGE) {
-      thread_of(i)->value = values[i - first];
-      make_ready(i);
+  for (uint i = first; i < last; i++) {
+    device Thread *one = thread_of(i);
+    if (one->state != EXCHANGE) continue;
+    device uint *all = (device uint *)one->all;
+    for (uint lane = 0; all && lane < 32; lane++) all[lane] = values[lane];
+    if (all) {
+      all[32] = active; all[33] = i - first;
+    } else {
+      one->value = values[((i - first) ^ distance) & 31];
     }
+    make_ready(i);
+  }
   return true;
 }
 

@@ -182,7 +182,7 @@ def _places(x: Tensor, s: Sizes, axes: Axes) -> tuple[tuple[int, ...], list[int 
         if count > x.ndim:
             raise InvalidValue(f"s has {count} sizes, and the tensor {x.ndim} axes")
         axes = range(x.ndim - count, x.ndim)
-    places = axes_of(tuple(axes), x.ndim)
+    places = axes_of(axes if isinstance(axes, int) else tuple(axes), x.ndim)
     if sizes is None:
         sizes = [None] * len(places)
     if len(sizes) != len(places):

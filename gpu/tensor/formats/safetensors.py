@@ -15,9 +15,11 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import DTypeError, FormatError, InvalidType, InvalidValue
@@ -101,7 +103,7 @@ def safe_load(source: Path | bytes, device: str | None = None) -> dict[str, Tens
     """
     target = Device.canonicalize(device)
     data = bytes_of(source) if isinstance(source, bytes) else map_file(source)
-    header = _read_header(data)
+    header = read_header(data)
     result = {}
     with byte_progress("loading", data.size) as advance:
         for name, info in header.tensors.items():
@@ -113,7 +115,7 @@ def safe_load(source: Path | bytes, device: str | None = None) -> dict[str, Tens
 
 def safe_load_metadata(source: Path | bytes) -> SafeMetadata:
     """What the header of a safetensors file says, checked as `safe_load` checks it."""
-    return _read_header(bytes_of(source) if isinstance(source, bytes) else map_file(source))
+    return read_header(bytes_of(source) if isinstance(source, bytes) else map_file(source))
 
 
 def safe_save(
@@ -127,16 +129,42 @@ def safe_save(
     for a name that cannot be written, DTypeError for complex128, OSError as the system does.
     """
     _check_saved(tensors, metadata or {})
+    shapes = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    content = layout_of_file(shapes, metadata or {})
+    if content.order:
+        tensors[content.order[0]].realize(*[tensors[name] for name in content.order[1:]])
+    with byte_progress("saving", content.size) as advance:
+        write_file(path, content, lambda name: tensors[name].numpy(), advance)
+
+
+class Content(NamedTuple):
+    """What a file will hold.
+
+    Attributes:
+        head: its first bytes.
+        order: the names of the tensors, as they follow each other.
+        size: bytes of all of them.
+    """
+
+    head: bytes
+    order: list[str]
+    size: int
+
+
+def layout_of_file(
+    tensors: Mapping[str, tuple[DType, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> Content:
+    """Where the tensors go. Raises InvalidValue where names and metadata are too long."""
     # The widest first, so that all are aligned; then by name, so that equal models are equal files.
-    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    order = sorted(tensors, key=lambda name: (-tensors[name][0].itemsize, name))
     header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     offset = 0
     for name in order:
-        tensor = tensors[name]
-        end = offset + byte_size(tensor.shape, tensor.dtype)
+        dtype, shape = tensors[name]
+        end = offset + byte_size(shape, dtype)
         header[name] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
+            "dtype": _NAMES[dtype],
+            "shape": list(shape),
             "data_offsets": [offset, end],
         }
         offset = end
@@ -144,13 +172,22 @@ def safe_save(
     text += b" " * (-len(text) % _ALIGNMENT)
     if len(text) > _MAX_HEADER:
         raise InvalidValue(f"names and metadata take {len(text):,} of {_MAX_HEADER:,} bytes")
-    if order:
-        tensors[order[0]].realize(*[tensors[name] for name in order[1:]])
-    with atomic_file(path, durable=True) as file, byte_progress("saving", offset) as advance:
-        file.write(_LENGTH.pack(len(text)) + text)
-        for name in order:
-            file.write(tensors[name].numpy().reshape(-1).view("u1").data)
-            advance(tensors[name].nbytes())
+    return Content(_LENGTH.pack(len(text)) + text, order, offset)
+
+
+def write_file(
+    path: Path,
+    content: Content,
+    data: Callable[[str], np.ndarray[Any, Any]],
+    advance: Callable[[int], object] = lambda count: None,
+) -> None:
+    """Writes a whole file to the disk, of the array that `data` gives for each name."""
+    with atomic_file(path, durable=True) as file:
+        file.write(content.head)
+        for name in content.order:
+            array = np.ascontiguousarray(data(name))
+            file.write(array.reshape(-1).view(np.uint8).data)
+            advance(array.nbytes)
 
 
 def _check_saved(tensors: Mapping[str, TensorBase], metadata: Mapping[str, str]) -> None:
@@ -161,10 +198,7 @@ def _check_saved(tensors: Mapping[str, TensorBase], metadata: Mapping[str, str])
             )
         if name == _METADATA or not is_text(name):
             raise InvalidValue(f"a tensor cannot be saved under the name {name!r}: rename it")
-        if tensor.dtype is dtypes.complex128:
-            raise DTypeError(
-                f"{name} is complex128, which the format does not have; save its parts"
-            )
+        check_saved_dtype(name, tensor.dtype)
     for key, value in metadata.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise InvalidType(f"metadata maps text to text; {key!r} is {value!r}: write it as text")
@@ -172,12 +206,19 @@ def _check_saved(tensors: Mapping[str, TensorBase], metadata: Mapping[str, str])
             raise InvalidValue(f"metadata {key!r}: {value!r} is not valid Unicode")
 
 
+def check_saved_dtype(name: str, dtype: DType) -> None:
+    """Raises DTypeError for what the format does not have."""
+    if dtype not in _NAMES:
+        raise DTypeError(f"{name} is {dtype.name}, which the format does not have; save its parts")
+
+
 def is_text(value: object) -> bool:
     """Whether it is a string without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
-def _read_header(data: Bytes) -> SafeMetadata:
+def read_header(data: Bytes) -> SafeMetadata:
+    """What the header of a file says, of which `data` is the content. Raises FormatError."""
     if data.size < _LENGTH.size:
         raise FormatError(
             f"a safetensors file has at least {_LENGTH.size} bytes, this one {data.size}"

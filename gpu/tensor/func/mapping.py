@@ -84,8 +84,9 @@ def vmap(
 def _computed(nodes: list[Node], inputs: list[_Input], size: Dim, trace: ExampleTrace) -> Batch:
     """What `nodes` are for all examples, of which the positions are looked at."""
     differing = {each.stand_in: each.examples for each in inputs if each.stand_in is not None}
-    for state, device, words in trace.random:
-        differing[state] = next_state(device, upper(size) * words)
+    for state, counter, words in trace.random:
+        assert isinstance(state.device, str)
+        differing[state] = next_state(state.device, upper(size) * words, counter)
     batch = Batch(size, differing)
     batch.compute([*nodes, *(positions._value for positions, _ in trace.checks)])
     for positions, allowed in trace.checks:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from gpu.core.errors import ShapeError
 from gpu.tensor.nn import activations
 from gpu.tensor.nn.applied import Applied
 from gpu.tensor.nn.module import Module
@@ -139,6 +140,30 @@ class Flatten(Module):
         return input.flatten(self.start_dim, self.end_dim)
 
 
+class Unflatten(Module):
+    """`Tensor.unflatten`: an axis as several."""
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]):
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The axis `dim` as axes of `unflattened_size`."""
+        return input.unflatten(self.dim, self.unflattened_size)
+
+
+class Softmax2d(Module):
+    """`functional.softmax` over the channels of (batch, channels, height, width)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Shares of each channel, which add up to 1 at each place."""
+        if input.ndim not in (3, 4):
+            raise ShapeError(
+                "Softmax2d takes (batch, channels, height, width), or without the first, got shape "
+                f"{list(input.shape)}"
+            )
+        return input.softmax(-3)
+
+
 class PReLU(Module):
     """`functional.prelu`, with a weight or one for each channel.
 
@@ -207,3 +232,9 @@ class AlphaDropout(_Dropout):
     """`functional.alpha_dropout`, while `Tensor.training` is set."""
 
     function = staticmethod(activations.alpha_dropout)
+
+
+class FeatureAlphaDropout(_Dropout):
+    """`functional.feature_alpha_dropout`, while `Tensor.training` is set."""
+
+    function = staticmethod(activations.feature_alpha_dropout)

@@ -7,8 +7,9 @@ from that of the method of a tensor, as in `gelu`, it is torch's.
 from __future__ import annotations
 
 import math
+from functools import partial
 
-from gpu.core.dtype import DType
+from gpu.core.dtype import DType, accumulator
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.arguments import axis_of
 from gpu.tensor.nn.parameters import share
@@ -166,7 +167,7 @@ def rrelu(
     slope: Tensor | float = (lower + upper) / 2
     if training:
         slope = input.rand_like().mul(upper - lower).add(lower)
-    return _kept(input, input.ge(0).where(input, input.mul(slope)), inplace)
+    return _kept(input, input.gt(0).where(input, input.mul(slope)), inplace)
 
 
 def softmax(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tensor:
@@ -189,10 +190,10 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: in
 
     With `hard` it is 1 at the largest and 0 elsewhere, and has the gradient of the soft one.
     """
-    unit = logits.rand_like()
+    wide = logits.cast(accumulator(logits._as_float().dtype))
     # A uniform number may be 0, and never is 1.
-    waiting = unit.neg().log1p().neg().clamp(min_=math.ldexp(1.0, -30))
-    soft = logits.sub(waiting.log()).div(tau).softmax(dim)
+    waiting = wide.rand_like().neg().log1p().neg().clamp(min_=math.ldexp(1.0, -30))
+    soft = wide.sub(waiting.log()).div(tau).softmax(dim).cast(logits._as_float().dtype)
     if not hard:
         return soft
     first = soft.argmax(dim, keepdim=True)
@@ -235,6 +236,23 @@ def alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """`dropout` that keeps the mean and the variance of what `selu` gives (arXiv 1706.02515)."""
+    return _alpha_dropped(input, input.shape, p, training, inplace)
+
+
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """`alpha_dropout` of whole channels, axis 1."""
+    if input.ndim < 2:
+        raise ShapeError(f"channels are axis 1, the shape is {list(input.shape)}")
+    apart = (*input.shape[:2], *(1,) * (input.ndim - 2))
+    return _alpha_dropped(input, apart, p, training, inplace)
+
+
+def _alpha_dropped(
+    input: Tensor, apart: tuple[int, ...], p: float, training: bool, inplace: bool
+) -> Tensor:
+    """Elements of a shape that broadcasts, `apart`, are dropped independently."""
     share(p, "p")
     if not training or p == 0:
         return _kept(input, input, inplace)
@@ -242,7 +260,8 @@ def alpha_dropout(
         return _kept(input, input.mul(0), inplace)
     low = -_SELU[0] * _SELU[1]
     scale = ((1 - p) * (1 + p * low**2)) ** -0.5
-    kept = _dropped(input.full_like(1), p, training).gt(0)
+    ones = Tensor.ones(apart, dtype=input.dtype, device=input.device)
+    kept = _dropped(ones, p, training).gt(0)
     return _kept(input, kept.where(input, low).mul(scale).sub(scale * p * low), inplace)
 
 
@@ -278,3 +297,13 @@ def _kept(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
     if input.requires_grad:
         raise InvalidValue("a tensor with requires_grad=True cannot be written to: inplace=False")
     return input.assign(result)
+
+
+celu_ = partial(celu, inplace=True)
+elu_ = partial(elu, inplace=True)
+hardtanh_ = partial(hardtanh, inplace=True)
+leaky_relu_ = partial(leaky_relu, inplace=True)
+relu_ = partial(relu, inplace=True)
+rrelu_ = partial(rrelu, inplace=True)
+selu_ = partial(selu, inplace=True)
+threshold_ = partial(threshold, inplace=True)

@@ -70,6 +70,36 @@ def interpolate(
     return input._resized(sizes, steps, mode, bool(align_corners))
 
 
+def upsample(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """`interpolate`."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+) -> Tensor:
+    """`interpolate` by "nearest"."""
+    return interpolate(input, size, scale_factor)
+
+
+def upsample_bilinear(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+) -> Tensor:
+    """`interpolate` by "bilinear" with `align_corners`, of three spatial axes by "trilinear"."""
+    mode = "trilinear" if input.ndim == 5 else "bilinear"
+    return interpolate(input, size, scale_factor, mode, align_corners=True)
+
+
 def _sizes(
     old: Sequence[int],
     size: int | Sequence[int] | None,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue
 from gpu.tensor.arguments import integer
 from gpu.tensor.nn.lookups import embedding_bag
-from gpu.tensor.nn.maps import embedding
+from gpu.tensor.nn.maps import bilinear, embedding
 from gpu.tensor.nn.module import Module
 from gpu.tensor.nn.parameters import count, inverse_root, kernel_sizes, normal, uniform
 from gpu.tensor.tensor import Tensor
@@ -40,6 +40,25 @@ class Linear(Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
         return x.linear(self.weight.transpose(), self.bias)
+
+
+class Bilinear(Module):
+    """`functional.bilinear` with weights: (..., in1_features) and (..., in2_features) to one.
+
+    Attributes:
+        weight: shape (out_features, in1_features, in2_features), uniform within
+            1 / sqrt(in1_features).
+        bias: shape (out_features,), drawn likewise, or None.
+    """
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True):
+        bound = inverse_root(count(in1_features, "in1_features"))
+        self.weight = uniform(bound, out_features, in1_features, in2_features)
+        self.bias = uniform(bound, out_features) if bias else None
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        """(..., in1_features) and (..., in2_features) to (..., out_features)."""
+        return bilinear(input1, input2, self.weight, self.bias)
 
 
 class Conv2d(Module):

@@ -32,6 +32,15 @@ def pairwise_distance(
     return x1.sub(x2)._as_float().add(eps).norm(p, -1, keepdim)
 
 
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norms of the differences of each row and each of those behind it, one after another."""
+    if input.ndim != 2:
+        raise ShapeError(f"pdist takes a matrix of vectors, got shape {list(input.shape)}")
+    count = input.shape[0]
+    rows, others = Tensor.triu_indices(count, count, 1, device=input.device).unbind()
+    return input.cdist(input, p).take(rows * count + others)
+
+
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Operand, margin: float = 0.0, *, reduction: str = "mean"
 ) -> Tensor:

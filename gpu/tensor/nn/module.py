@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from gpu.core.errors import Unsupported
+from gpu.core.dtype import DType, dtypes, to_dtype
+from gpu.core.errors import DTypeError, Unsupported
 from gpu.tensor.nn.state import (
     found_in,
     get_parameters,
@@ -122,11 +123,39 @@ class Module:
         for tensor in self.parameters():
             tensor.grad = None
 
-    def to(self, device: str) -> Self:
-        """Brings its tensors to a device."""
+    def to(self, where: str | DType | None = None, dtype: DType | str | None = None) -> Self:
+        """Brings its tensors to a device, or those of floats to a dtype, or both.
+
+        Raises DTypeError for a dtype that is not of floats.
+        """
+        if isinstance(where, DType):
+            where, dtype = None, where
+        wanted = None if dtype is None else to_dtype(dtype)
+        if wanted is not None and not wanted.is_float:
+            raise DTypeError(f"layers have tensors of floats, got {wanted.name}; take float32")
         for tensor in self.parameters():
-            tensor.to_(device)
+            if wanted is not None and tensor.dtype.is_float:
+                tensor._moved_to(tensor.detach().cast(wanted)._node)
+                tensor.grad = None if tensor.grad is None else tensor.grad.cast(wanted)
+            if where is not None:
+                tensor.to_(where)
         return self
+
+    def half(self) -> Self:
+        """Its floats as float16."""
+        return self.to(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """Its floats as bfloat16."""
+        return self.to(dtypes.bfloat16)
+
+    def float(self) -> Self:
+        """Its floats as float32."""
+        return self.to(dtypes.float32)
+
+    def double(self) -> Self:
+        """Its floats as float64."""
+        return self.to(dtypes.float64)
 
 
 class Named(Module):

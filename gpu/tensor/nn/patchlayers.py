@@ -28,3 +28,11 @@ class ChannelShuffle(Applied, function=patches.channel_shuffle):
 
 class Upsample(Applied, function=grids.interpolate):
     """`functional.interpolate`."""
+
+
+class UpsamplingNearest2d(Applied, function=grids.upsample_nearest):
+    """`functional.upsample_nearest`."""
+
+
+class UpsamplingBilinear2d(Applied, function=grids.upsample_bilinear):
+    """`functional.upsample_bilinear`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from gpu.tensor.nn import pools
+from gpu.tensor.nn import fractional, pools
 from gpu.tensor.nn.applied import Applied
 from gpu.tensor.nn.module import Module
 from gpu.tensor.tensor import Tensor
@@ -58,6 +58,14 @@ class AdaptiveMaxPool2d(Applied, function=pools.adaptive_max_pool2d):
 
 class AdaptiveMaxPool3d(Applied, function=pools.adaptive_max_pool3d):
     """`functional.adaptive_max_pool3d`."""
+
+
+class FractionalMaxPool2d(Applied, function=fractional.fractional_max_pool2d):
+    """`functional.fractional_max_pool2d`."""
+
+
+class FractionalMaxPool3d(Applied, function=fractional.fractional_max_pool3d):
+    """`functional.fractional_max_pool3d`."""
 
 
 class _MaxPool(Module):

@@ -7,8 +7,10 @@ axes as the name says. An argument for each of them may be one number for all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -219,6 +221,28 @@ def adaptive_max_pool3d(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`adaptive_max_pool2d` over three axes."""
     return _evenly_largest(input, 3, output_size, return_indices)
+
+
+def with_indices(pool: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """A pool that gives places whatever its `return_indices`."""
+    parameters = signature(pool)
+
+    @wraps(pool)
+    def call(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        given = parameters.bind(*args, **kwargs)
+        given.arguments["return_indices"] = True
+        values, places = pool(*given.args, **given.kwargs)
+        return values, places
+
+    return call
+
+
+max_pool1d_with_indices = with_indices(max_pool1d)
+max_pool2d_with_indices = with_indices(max_pool2d)
+max_pool3d_with_indices = with_indices(max_pool3d)
+adaptive_max_pool1d_with_indices = with_indices(adaptive_max_pool1d)
+adaptive_max_pool2d_with_indices = with_indices(adaptive_max_pool2d)
+adaptive_max_pool3d_with_indices = with_indices(adaptive_max_pool3d)
 
 
 def _averaged(

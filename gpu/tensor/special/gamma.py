@@ -19,6 +19,8 @@ T = TypeVar("T", bound=Elementwise)
 # From here on Stirling's series is the shorter one.
 _STIRLING: Final = 8
 _DIGAMMA_FAR: Final = 10
+# B2, B4, ...: what is left out is less than an ulp of float64 from `_DIGAMMA_FAR` on.
+_BERNOULLI: Final = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 _HALF_LOG_2_PI: Final = math.log(2 * math.pi) / 2
 
 
@@ -85,8 +87,8 @@ def polygamma(n: int, input: T) -> T:
     order = integer(n, "n")
     if order < 0:
         raise InvalidValue(f"n of polygamma must not be negative, got {n}")
-    if order == 0:
-        return digamma(input)
+    if order < 2:
+        return trigamma(input) if order else digamma(input)
     try:
         size = math.gamma(order + 1)
     except OverflowError:
@@ -95,6 +97,28 @@ def polygamma(n: int, input: T) -> T:
     values: T = zeta(order + 1, input)
     most = 3e38 if values.dtype.bits < 64 else math.inf
     return values.mul(sign * (size if size < most else math.inf))
+
+
+@with_slope(lambda x, value: polygamma(2, x))
+def trigamma(input: T) -> T:
+    """`polygamma` of n = 1, by its recurrence up to where its asymptotic series is exact."""
+    below = input.lt(0)
+    # trigamma(x) + trigamma(1 - x) = (pi / sin(pi * x))**2
+    z = below.where(input.sub(1, reverse=True), input)
+    far = z.add(_DIGAMMA_FAR)
+    inverse = far.reciprocal()
+    square = inverse.square()
+    # 1/z + 1/(2 z**2) and the Bernoulli numbers over z to the odd powers from 3 on
+    tail = square._filled(0)
+    for bernoulli in reversed(_BERNOULLI):
+        tail = tail.add(bernoulli).mul(square)
+    series = tail.add(1).add(inverse.mul(0.5)).mul(inverse)
+    for number in reversed(range(_DIGAMMA_FAR)):
+        series = series.add(z.add(number).square().reciprocal())
+    angle = fraction(input).mul(math.pi)
+    whole = angle.eq(0).bitwise_and(input.le(0))
+    turned = angle.sin().reciprocal().mul(math.pi).square().sub(series)
+    return whole.where(math.inf, below.where(turned, series))
 
 
 def multigammaln(input: T, p: int) -> T:

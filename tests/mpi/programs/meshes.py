@@ -7,11 +7,7 @@ All ranks draw the same numbers. Each prints a line of JSON, as `checks.py`.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import traceback
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -27,6 +23,7 @@ from gpu.core.errors import (
     ShapeError,
     Unsupported,
 )
+from mpi.checking import raises, run_checks
 from tensor.test_sharding import OPERATIONS, REFUSED
 
 group = distributed.init()
@@ -37,15 +34,6 @@ WHOLE = sys.argv[2] == "1"
 
 def values(*shape: int) -> Any:
     return rng.normal(size=shape)
-
-
-def raises(kind: type[Exception], call: Callable[[], Any], *texts: str) -> None:
-    try:
-        call()
-    except kind as error:
-        assert all(text in str(error) for text in texts), error
-    else:
-        raise AssertionError(f"no {kind.__name__}")
 
 
 def meshes() -> list[Mesh]:
@@ -240,19 +228,4 @@ def check_bad_input() -> None:
     raises(DeviceMismatch, lambda: x.shard(mesh, ("data",)) + x, "move one of them")
 
 
-def main() -> None:
-    found = {name: each for name, each in globals().items() if name.startswith("check_")}
-    told = {}
-    for name in sys.argv[3:] or found:
-        try:
-            found[name]()
-            told[name] = ""
-        except Exception:
-            told[name] = traceback.format_exc()
-    sys.stdout.write(json.dumps({"rank": RANK, "told": told}) + "\n")
-    sys.stdout.flush()
-    if any(told.values()):
-        os._exit(0)  # others may wait for this rank for ever
-
-
-main()
+run_checks(RANK, globals(), sys.argv[3:])

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpu.sim.cuda.library import Library, load
+from gpu.sim.cuda.library import Library
+from sim.cuda import vendors
 from sim.cuda.raw_cuda import RawCuda
 
 SEEDS = range(4)
@@ -20,11 +21,16 @@ def seed(request: pytest.FixtureRequest, need: Callable[[str], None]) -> int:
 
 
 @pytest.fixture
-def library(seed: int) -> Iterator[Library]:
+def which(request: pytest.FixtureRequest) -> str | None:
+    """The libcuda that is not the model, if one was asked for."""
+    return vendors.chosen(request.config)
+
+
+@pytest.fixture
+def library(which: str | None, seed: int) -> Iterator[Library | vendors.FileLibrary]:
     """The simulated one; tests that need nothing of it but its functions run on any."""
-    loaded = load("gh100", seed=seed)
-    yield loaded
-    loaded.close()
+    with vendors.opened(which, seed) as opened:
+        yield opened
 
 
 @pytest.fixture

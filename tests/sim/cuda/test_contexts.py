@@ -30,9 +30,9 @@ def test_nothing_goes_before_init(raw: RawCuda) -> None:
     assert raw.result("cuDeviceGetCount", ctypes.byref(count)) == NOT_INITIALIZED
     assert raw.result("cuCtxSynchronize") == NOT_INITIALIZED
     assert raw.result("cuInit", 1) == INVALID_VALUE
-    assert raw.get("cuDriverGetVersion", kind=ctypes.c_int) == 13000
+    assert raw.get("cuDriverGetVersion", kind=ctypes.c_int) >= 12000
     raw.call("cuInit", 0)
-    assert raw.get("cuDeviceGetCount", kind=ctypes.c_int) == 1
+    assert raw.get("cuDeviceGetCount", kind=ctypes.c_int) >= 1
 
 
 def test_errors_have_names_and_texts(raw: RawCuda) -> None:
@@ -70,7 +70,7 @@ def test_devices_say_what_they_are(chip: str) -> None:
     assert raw.result("cuDeviceGetAttribute", ctypes.byref(ctypes.c_int()), 9999, 0) == 1
 
 
-def test_names_lead_to_the_newest_function_of_a_version(raw: RawCuda) -> None:
+def test_names_lead_to_the_newest_function_of_a_version(raw: RawCuda, library: Library) -> None:
     place, status = ctypes.c_uint64(), ctypes.c_int()
 
     def find(name: bytes, version: int, flags: int = 0) -> tuple[int, int, int]:
@@ -88,7 +88,10 @@ def test_names_lead_to_the_newest_function_of_a_version(raw: RawCuda) -> None:
         (b"cuMemcpyHtoD", 2, "cuMemcpyHtoD_v2_ptds"),
         (b"cuMemcpyHtoD", 1, "cuMemcpyHtoD_v2"),
     ):
-        assert find(name, 12000, flags) == (0, raw.functions[symbol], 0)
+        code, address, status_of_it = find(name, 12000, flags)
+        assert (code, status_of_it) == (0, 0)
+        if isinstance(library, Library):  # a file may lead to them by other ways
+            assert address == raw.functions[symbol]
     assert find(b"cuLaunchKernelEx", 11000) == (NOT_FOUND, 0, 2)
     assert find(b"cuNoSuchThing", 12000) == (NOT_FOUND, 0, 1)
     assert find(b"cuStreamQuery", 12000, 8)[0] == INVALID_VALUE
@@ -123,13 +126,20 @@ def test_a_release_ends_all_that_is_in_the_context(library: Library, raw: RawCud
     free = ctypes.c_size_t()
     raw.call("cuMemGetInfo_v2", ctypes.byref(free), None)
     raw.alloc(1 << 20)
-    stream = raw.stream()
+    raw.stream()
     raw.call("cuDevicePrimaryCtxRelease_v2", 0)
     assert not library.left()
     raw.start()
     again = ctypes.c_size_t()
     raw.call("cuMemGetInfo_v2", ctypes.byref(again), None)
     assert again.value == free.value
+
+
+def test_handles_of_a_context_end_with_it(library: Library, raw: RawCuda) -> None:
+    raw.start()
+    stream = raw.stream()
+    raw.call("cuDevicePrimaryCtxRelease_v2", 0)
+    raw.start()
     assert raw.result("cuStreamSynchronize", stream) == INVALID_HANDLE
     assert any("was destroyed" in line for line in library.violations)
 
@@ -244,3 +254,4 @@ def test_a_thread_without_a_context_gives_things_back(cuda: RawCuda, library: Li
         cuda.call(name, handle)
     assert [line for line in library.left() if "primary" not in line] == []
     cuda.call("cuCtxSetCurrent", context)
+    assert cuda.result("cuMemFree_v2", memory) == INVALID_VALUE  # it was freed

@@ -123,3 +123,15 @@ def test_functions_are_what_an_assembler_makes_of_them(
 def test_machines_that_are_not_known() -> None:
     with pytest.raises(Unsupported, match="for riscv64"):
         shared_object(["cuInit"], "riscv64")
+
+
+def test_nvrtc_compiles_beside_it(tmp_path: Path, need: Callable[[str], None]) -> None:
+    """It asks whatever libcuda the process has for a table, and calls NULL where that is not."""
+    need("nvrtc")
+    path = tmp_path / "compiles.py"
+    path.write_text(
+        "from gpu.compiler.toolchain.nvrtc import NvrtcCompiler\n"
+        "assert NvrtcCompiler('sm_80').compile('__global__ void k(int *a) { a[0] = 1; }')\n"
+    )
+    ran = run(tmp_path, str(path))
+    assert ran.returncode == 0, ran.stderr

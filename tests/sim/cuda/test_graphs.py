@@ -281,3 +281,13 @@ def test_a_fault_in_a_graph(raw: RawCuda) -> None:
     builder.kernel(store, 1, ctypes.c_uint64(4), ctypes.c_uint32(1))
     raw.call("cuGraphLaunch", builder.instantiate(), 0)
     assert raw.result("cuCtxSynchronize") == 700
+
+
+def test_a_graph_is_instantiated_as_before_cuda_12(cuda: RawCuda) -> None:
+    graph, log = cuda.get("cuGraphCreate", 0), ctypes.create_string_buffer(b"x" * 8, 8)
+    node = ctypes.c_uint64(5)
+    made = cuda.get("cuGraphInstantiate_v2", graph, ctypes.byref(node), log, 8)
+    assert (log.value, node.value) == (b"", 0)
+    cuda.call("cuGraphLaunch", made, None)
+    cuda.call("cuGraphExecDestroy", made)
+    cuda.call("cuGraphDestroy", graph)

@@ -123,7 +123,7 @@ def test_logs_name_the_line(raw: RawCuda) -> None:
     assert raw.result("cuModuleLoadDataEx", place, image, 2, options, values) == INVALID_VALUE
 
 
-def test_names_of_a_module(raw: RawCuda, library: Library) -> None:
+def test_names_of_a_module(raw: RawCuda) -> None:
     raw.start()
     handle = raw.module(module())
     place = ctypes.c_void_p()
@@ -140,6 +140,12 @@ def test_names_of_a_module(raw: RawCuda, library: Library) -> None:
         offsets.append((offset.value, size.value))
     assert offsets == [(0, 1), (8, 8), (16, 4), (20, 2)]
     assert raw.result("cuFuncGetParamInfo", function, 4, *places) == INVALID_VALUE
+
+
+def test_a_module_that_was_unloaded_is_not_used(raw: RawCuda, library: Library) -> None:
+    raw.start()
+    handle, place = raw.module(module()), ctypes.c_void_p()
+    function = raw.function(handle, "trapped")
     raw.call("cuModuleUnload", handle)
     assert raw.launch(function, (1,), (1,)) == INVALID_HANDLE
     assert raw.result("cuModuleGetFunction", ctypes.byref(place), handle, b"x") == INVALID_HANDLE

@@ -26,11 +26,11 @@ def opened(raw: RawCuda, handle: bytes, flags: int = LAZY_PEER_ACCESS) -> tuple[
 
 
 @pytest.fixture
-def other() -> Iterator[Any]:
+def other(which: str | None) -> Iterator[Any]:
     """The pipe to a process that has sent its handle."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=exporter, args=(theirs,), daemon=True)
+    process = spawn.Process(target=exporter, args=(theirs, which), daemon=True)
     process.start()
     theirs.close()
 

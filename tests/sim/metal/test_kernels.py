@@ -11,7 +11,9 @@ import pytest
 
 from gpu.core.errors import ConfigError
 from gpu.sim.metal import engine
+from gpu.sim.metal.engine import Engine
 from gpu.sim.metal.library import MetalLibrary
+from gpu.sim.simulation import Simulation
 from sim.metal.kernels import SOURCE
 from sim.metal.raw_metal import RawMetal, compile_msl, size
 
@@ -65,6 +67,15 @@ def test_threads_wait_for_each_other(metal: RawMetal, threads: int, seed: int) -
     expected = values.reshape(3, threads)[:, ::-1].reshape(-1).copy()
     run(metal, "reversed", values, threads)
     assert np.array_equal(values, expected)
+
+
+def test_all_is_watched_of_threadgroup_memory_where_that_of_another_kernel_was() -> None:
+    engine, start = Engine(Simulation(0), compile_msl), 1 << 20
+    for size_of_one in (16, 30_000, 64):
+        made = engine._static_range(start, size_of_one)
+        assert made.end - made.start == size_of_one
+        assert engine._static[start].cells == made.cells
+        assert engine._static[start].size >= size_of_one
 
 
 @pytest.mark.parametrize("threads", [32, 128])

@@ -116,6 +116,9 @@ def test_a_message_that_a_class_has_not_throws(raw: RawMetal, broken: Broken) ->
     assert reasons == ["-[AGXG13XFamilyDevice commandBuffer]: unrecognized selector sent"]
     assert raw.send(raw.device, "respondsToSelector:", raw.selector("newCommandQueue"))
     assert not raw.send(raw.device, "respondsToSelector:", raw.selector("commandBuffer"))
+    of = raw.call("objc_getClass", b"NSString")
+    assert raw.send(of, "respondsToSelector:", raw.selector("stringWithUTF8String:"))
+    assert not raw.send(of, "respondsToSelector:", raw.selector("length"))
 
 
 def test_messages_go_to_objects_by_selectors(raw: RawMetal, broken: Broken) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from sim.nv_pci.client import Client
 
-ALLOC, CONTROL, FREE, SET_DIRECTORY = 103, 76, 10, 54
+ALLOC, CONTROL, FREE, SET_DIRECTORY, UNSET_DIRECTORY = 103, 76, 10, 54, 79
 OK, INVALID_ADDRESS, INVALID_ARGUMENT = 0, 0x1E, 0x1F
 INVALID_STATE, INVALID_PARAM_STRUCT, NOT_SUPPORTED, IN_USE = 0x40, 0x3A, 0x56, 0x17
+STATE_IN_USE = 0x63
 CLIENT, DEVICE, SUBDEVICE, SPACE, GROUP, CHANNEL = 0xC1D00001, 2, 3, 4, 5, 6
 COMPUTE, CHANNEL_CLASS = 0xCEC0, 0xCA6F
 ROOT_AT, FREE_AT = 16 << 20, 32 << 20
@@ -158,3 +159,37 @@ def test_no_engine_without_a_context(rm: Rm) -> None:
     struct.pack_into("<Q", small, 48 + 16, 0x1000)
     assert rm.control(SUBDEVICE, 0x2080012B, bytes(small)) == INVALID_ARGUMENT
     assert rm.alloc(CHANNEL, 7, COMPUTE) == INVALID_STATE
+
+
+def test_directories_in_use_are_not_taken_away(rm: Rm) -> None:
+    rm.space()
+    call = struct.pack("<4I", CLIENT, DEVICE, SPACE, 0)
+
+    def unset() -> int:
+        reply = rm.client.call(UNSET_DIRECTORY, call)
+        assert reply is not None
+        return reply.result
+
+    assert rm.channel() == OK
+    assert unset() == STATE_IN_USE
+    assert rm.free(CHANNEL) == OK
+    assert unset() == OK
+    assert unset() == INVALID_STATE
+
+
+def test_lists_that_are_asked_for_wrongly(rm: Rm) -> None:
+    rm.space()
+    assert rm.channel() == OK
+    for engine, handle, count in ((9, CHANNEL, 1), (1, CHANNEL, 1)):
+        head = struct.pack("<6IQQI4x", engine, 0, 0, CLIENT, handle, 0, 0, 0, count)
+        assert rm.control(SUBDEVICE, 0x2080012B, head.ljust(560, b"\0")) == INVALID_ARGUMENT
+    table = struct.pack("<I", 5).ljust(3212, b"\0")
+    assert rm.control(SUBDEVICE, 0x20801112, table) == INVALID_ARGUMENT
+
+
+def test_messages_about_objects_have_their_sizes(rm: Rm) -> None:
+    head = struct.pack("<7I4x", CLIENT, CLIENT, CLIENT, 0, 0, 4, 0)
+    assert rm._status(ALLOC, head + bytes(8), 16) == INVALID_PARAM_STRUCT
+    reply = rm.client.call(FREE, bytes(8))
+    assert reply is not None and reply.result == INVALID_PARAM_STRUCT
+    assert rm.client.told(f"call {FREE}", "16 bytes wanted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpu.core.errors import TransportError
 from gpu.sim.nv.pci.boards import BOARDS
 from sim.nv_pci.client import (
     AT,
@@ -112,6 +113,31 @@ def test_bar_1_ends_with_video_memory(client: Client) -> None:
     if window.size > size:
         assert window.read(size, 4) == ONES
         assert client.told("a read of BAR 1", "beyond video memory")
+
+
+def test_what_is_mapped_is_there(client: Client) -> None:
+    """Of BAR 1 video memory, of BAR 0 the page with the doorbell."""
+    size = client.card.chip.vram.size
+    if client.card.bars[1].window.size > size:
+        with pytest.raises(TransportError):
+            client.function.map(1, size, PAGE)
+    with pytest.raises(TransportError):
+        client.function.map(0, 0xBA0000, PAGE)
+
+
+@pytest.mark.parametrize(
+    "value,why",
+    [(3, "without TRIGGER"), (1 << 31, "some addresses"), (1 << 31 | 1 << 2 | 3, "not modelled")],
+)
+def test_invalidations_that_do_nothing(client: Client, value: int, why: str) -> None:
+    client.write(0xB830B0, value)
+    assert client.told("MMU_INVALIDATE", why)
+
+
+def test_one_invalidation_at_a_time(client: Client) -> None:
+    client.write(0xB830B0, 1 << 31 | 3)
+    client.write(0xB830B0, 1 << 31 | 3)
+    assert client.told("MMU_INVALIDATE", "the one before is not done")
 
 
 def test_bar_2_needs_a_page_table(client: Client) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from gpu.core.errors import Unsupported
+from gpu import Tensor
+from gpu.core.errors import DeviceError, Unsupported
 from gpu.runtime.default import Found, Look
 from gpu.sim.machine import machines
 from gpu.sim.nv.chip.compute import ComputeEngine
@@ -27,8 +29,8 @@ from tools.hw_acceptance.nvrtc import load_nvrtc
 from tools.hw_acceptance.prepare import compile_kernels
 from tools.hw_acceptance.runner import without_hardware
 from tools.hw_acceptance.simulation import Simulation, simulate
-from tools.hw_acceptance.steplog import StepFailed, StepLog, Told, read_step
-from tools.hw_acceptance.suites import chains, conformance
+from tools.hw_acceptance.steplog import StepFailed, StepLog, Told, Unavailable, read_step
+from tools.hw_acceptance.suites import chains, conformance, cuda, exchange
 from tools.hw_acceptance.suites import tensors as op_suite
 from tools.hw_acceptance.suites.mapped import FORBIDDEN, mapped_libraries
 from tools.hw_acceptance.suites.supervise import NAMES
@@ -189,11 +191,12 @@ def test_a_wrong_tensor_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["by_nvrtc", "by_libcuda"])
 def test_the_op_suite_runs_tests_of_the_tree(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr(op_suite, "TESTS", ("tests/backend/test_programs.py",))
-    told = run(op_suite.by_nvrtc)
+    told = run(getattr(op_suite, by))
     assert told.facts["tests"]["all"] == told.facts["tests"]["passed"] > 8
     lines = [json.loads(line) for line in (tmp_path / "tests.jsonl").read_text().splitlines()]
     order = [line["test"] for line in lines if "test" in line]
@@ -212,7 +215,7 @@ def test_the_op_suite_takes_the_variants_that_served(
     force = {"copy channel": "own group", "doorbell": "BAR0"}
     context = Context(World(machine.os, machine.waiter), log, tmp_path, force=force)
     with pytest.raises(StepFailed, match="copy channel=own group,doorbell=BAR0"):
-        op_suite.run_tests(context, "NV", (), 1.0)
+        op_suite.run_tests(context, ("--device", "NV"), (), 1.0)
     log.close()
     machine.close()
 
@@ -249,12 +252,91 @@ def test_a_cut_op_suite_says_how_many_of_how_many(run: Run, tmp_path: Path) -> N
 
 
 def test_without_libcuda_its_suite_is_unavailable(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(op_suite, "find_library", lambda name: name)
     monkeypatch.setattr(op_suite.find, "look", lambda: Look(Found.NOTHING, "it is not there"))
-    told = run(op_suite.by_libcuda, Outcome.UNAVAILABLE)
-    assert told.reason == "DEV=CUDA has nothing to run on: it is not there"
+    machine, log = NvSimWorld(), StepLog(tmp_path)
+    context = Context(World(machine.os, machine.waiter), log, tmp_path)  # of no model
+    with pytest.raises(Unavailable, match="DEV=CUDA has nothing to run on: it is not there"):
+        op_suite.by_libcuda(context)
+    log.close()
+    machine.close()
+
+
+def test_a_vendors_loader_that_is_not_here_is_unavailable(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Devices:
+        def __getitem__(self, name: str) -> object:
+            if name == "WEBGPU":
+                raise DeviceError("there is no adapter")
+            return SimpleNamespace(describe=lambda: {"compiler": "Portable Computing Language"})
+
+    monkeypatch.setattr("gpu.Device", Devices())
+    told = run(op_suite.by_webgpu, Outcome.UNAVAILABLE)
+    assert told.reason == "DEV=WEBGPU cannot be opened: there is no adapter"
+    told = run(op_suite.by_opencl, Outcome.UNAVAILABLE)
+    assert told.reason == "DEV=CL is not of NVIDIA: compiler Portable Computing Language"
+
+
+def test_cuda_and_nv_in_one_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    chip = SIMULATED["NV"]  # the devices are one for all tests
+    told = run(cuda.beside, chip=chip)
+    assert [check["name"] for check in told.checks] == ["CUDA", "NV", "copies between them"]
+    monkeypatch.setattr(cuda.np, "maximum", lambda a, _: a)  # what it compares with is wrong
+    monkeypatch.setattr(cuda, "_move", lambda _: False)
+    told = run(cuda.beside, Outcome.FAIL, chip=chip)
+    assert [check["ok"] for check in told.checks][-3:] == [False] * 3
+
+
+def test_a_library_that_takes_wrong_values_is_noticed() -> None:
+    class Other:
+        """One whose results are the host's; `wrong` names what it spoils."""
+
+        wrong = ""
+
+        def triple(self, values: np.ndarray) -> np.ndarray:
+            return values * (2 if self.wrong == "theirs" else 3)
+
+        def plus_one(self, shared: Tensor) -> np.ndarray:
+            return shared.numpy() + 1
+
+        def host(self, array: np.ndarray) -> np.ndarray:
+            return array * 2 if self.wrong == "ours" else array
+
+    other = Other()
+    exchange.play(other, 3)
+    for other.wrong in ("theirs", "ours"):
+        with pytest.raises(StepFailed, match=f"round 0, {other.wrong} of shape"):
+            exchange.play(other, 1)
+
+
+@pytest.mark.slow
+def test_libraries_that_are_here_exchange_and_others_say_why_not(
+    run: Run, need: Callable[[str], None]
+) -> None:
+    need("numba")
+    told = run(exchange.exchange)
+    assert [check["name"] for check in told.checks] == ["numba"]
+    assert told.facts["jax was not asked"] == "jax is not installed"
+    assert told.facts["rounds"] == 5
+
+
+@pytest.mark.slow
+def test_rules_of_libcuda_run_in_children(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = "tests/sim/cuda/test_launches.py::test_faults_come_with_the_next_wait_and_stay"
+    monkeypatch.setattr(cuda, "TESTS", (test,))
+    told = run(cuda.rules)
+    assert told.facts["tests"] == {"all": 5, "ran": 5, "passed": 3, "skipped": 2}  # timeouts
+
+
+def test_the_table_of_rules_names_outcomes() -> None:
+    from tools.hw_acceptance.suites.outcomes import outcomes
+
+    found = outcomes()
+    assert "tests/sim/cuda/test_launches.py:test_sizes_of_grids_and_blocks" in found
+    assert "tests/sim/cuda/test_races.py:test_unordered_work_on_the_same_bytes" not in found
 
 
 def test_mapped_libraries_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:

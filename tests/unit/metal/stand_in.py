@@ -36,13 +36,15 @@ class StandIn:
 
     Attributes:
         answers: what a selector does, given the receiver and what registers hold.
+        lacks: those of them that objects say they have not.
         held: how often objects were retained, less released.
         pools: those that are open.
         objc: the backend's runtime on this.
     """
 
     def __init__(self) -> None:
-        self.answers: dict[str, Callable[..., int]] = {}
+        self.answers: dict[str, Callable[..., int]] = {"respondsToSelector:": self._responds}
+        self.lacks: set[str] = set()
         self.held: Counter[int] = Counter()
         self.pools: list[int] = []
         self.devices: list[int] = []
@@ -73,6 +75,10 @@ class StandIn:
         self.answers["localizedDescription"] = lambda *_: self.string(told)
         self.answers["UTF8String"] = lambda text, *_: text
         return 77
+
+    def _responds(self, receiver: int, selector: int, *_: int) -> bool:
+        name = self._names[selector - 1]
+        return name in self.answers and name not in self.lacks
 
     def _send(self, receiver: int, selector: int, *registers: int) -> int:
         return self.answers[self._names[selector - 1]](receiver, *registers)

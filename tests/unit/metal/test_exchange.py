@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gpu
 from gpu import Context, Device, Tensor, jit
 from gpu.backends.metal.exchange import MetalExchange
 from gpu.backends.metal.memory import PAGE
@@ -125,7 +124,7 @@ def test_a_capsule_is_taken_once(raw: RawMetal) -> None:
 
 def test_the_example_of_the_documents(raw: RawMetal, capsys: pytest.CaptureFixture[str]) -> None:
     """As it stands there, with what stands for torch's objects."""
-    page = Path(gpu.__file__).parents[1] / "docs" / "devices" / "metal.md"
+    page = Path(__file__).parents[3] / "docs" / "devices" / "metal.md"
     _, _, rest = page.read_text().partition("```python\nimport torch\n")
     waited: list[bool] = []
     stand_in: Any = SimpleNamespace(

@@ -110,6 +110,19 @@ def test_an_exception_is_in_the_log_before_the_process_ends(
     with caplog.at_level(logging.CRITICAL):
         mac.throw(5)
     assert "NSInvalidArgumentException: unrecognized selector" in caplog.text
+    assert "mac.throw(5)" in caplog.text, "and where Python was"
+
+
+def test_a_method_that_the_system_lacks_is_a_typed_error(mac: StandIn) -> None:
+    with pytest.raises(DeviceError, match=r"has no method newBufferWithLength:options:.*macOS"):
+        mac.objc.newBufferWithLength_options_(7, 64, 0)
+    asked = []
+    mac.answers["newBufferWithLength:options:"] = lambda *_: 42
+    mac.answers["respondsToSelector:"] = lambda *words: not asked.append(words)
+    assert mac.objc.newBufferWithLength_options_(0, 64, 0) == 42
+    assert not asked
+    assert [mac.objc.newBufferWithLength_options_(7, 64, 0) for _ in range(3)] == [42] * 3
+    assert len(asked) == 1
 
 
 def _with_gpus(mac: StandIn, *families: int, others: int = 0) -> None:

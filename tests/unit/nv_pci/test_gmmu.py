@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,8 @@ def test_the_model_walks_what_the_driver_writes(chip: str, seed: int) -> None:
 @pytest.mark.parametrize("chip, raw, why", [
     ("ga102", 1 | 1 << 1 | 6 << 56, "of a peer"),
     ("ga102", 1 | 1 << 4 | 6 << 56, "reserved"),
+    ("ga102", 1 | 1 << 36 | 6 << 56, "reserved"),
+    ("ga102", 1 | 2 << 1 | 1 << 54 | 6 << 56, "reserved"),
     ("ga102", 1 | 0x11 << 56, "kind 0x11"),
     ("gh100", 1 | 1 << 52, "reserved"),
     ("gh100", 1 | 6 << 8 | 1 << 45, "beyond video memory"),
@@ -94,4 +98,35 @@ def test_entries_that_no_card_takes(chip: str, raw: int, why: str) -> None:
     with pytest.raises(PageFault):
         space.translate(0, write=False)
     assert why in world.debug.violations[-1]
+    world.close()
+
+
+@pytest.mark.parametrize("chip", ["ga102", "gh100"])
+def test_tables_that_no_card_takes(chip: str) -> None:
+    """A page far up, two pages at one address, a table beyond memory."""
+    world = NvPciWorld(chip=chip)
+    tables, vram = Tables(world), world.gpus[0].chip.vram
+    v2 = chip == "ga102"
+    table = PageTable(tables, *((GmmuV2(), ROOT_V2) if v2 else (GmmuV3(), ROOT_V3)))
+    table.map(0, 2 << 30, PAGE)
+    space = WalkedSpace(world.gpus[0].mmu)
+    space.root = table.root
+
+    def look() -> str:
+        space.flush_tlb()
+        with suppress(PageFault):
+            space.translate(0, write=False)
+        return world.debug.violations[-1]
+
+    (directory,) = [step for step in table.walk(0) if step.level.name == "PDE0"]
+    pages = tables.alloc_table(PAGE)
+    leaf = GmmuV2() if v2 else GmmuV3()
+    tables.write64(pages, leaf.page(ROOT_V2, 2 << 30, 0, 1))
+    low = leaf.tables(directory.level, (pages, None))
+    tables.write64(directory.table, low)
+    assert "in a large page and in a small one" in look()
+    tables.write64(table.root, tables.read64(table.root) | 1)
+    assert "not modelled" in look()
+    space.root = vram.size
+    assert "beyond video memory" in look()
     world.close()

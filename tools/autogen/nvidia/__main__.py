@@ -2,7 +2,8 @@
 
 Each number of ours is the same in the package, DIFFERENT, or not there. Exit status: 0 if none is
 different, 1 if one is or the comparison failed, 2 for a wrong command line, 3 if none is different
-but a branch's package was to be had nowhere.
+but a branch's package was to be had nowhere. What driver and GSP firmware 570.144 say to each other
+is not compared, as no package has that branch.
 """
 
 from __future__ import annotations

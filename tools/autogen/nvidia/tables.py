@@ -13,7 +13,7 @@ from typing import Any, Final
 import gpu.autogen.nv
 import gpu.drivers.nv
 import gpu.sim.nv
-from gpu.autogen.nv import status
+from gpu.autogen.nv import gsp, status, ucode
 from gpu.drivers.nv.encode.methods.method import MethodSet
 from gpu.drivers.nv.nvk.branch import BRANCHES
 from gpu.sim.nv.rm.branches import find_branch
@@ -28,6 +28,9 @@ _NAMES: Final = (
 )
 _OLDER: Final = ("_535", "535")  # ends the name of a structure as older branches have it
 
+
+_NOT_RMS: Final = (gsp.__name__, ucode.__name__)
+"""Modules whose structures no package has: of firmware 570.144, and as files have them."""
 
 _CALLED: Final = {"NV_CHANNELGPFIFO_ALLOCATION_PARAMETERS": "NV_CHANNEL_ALLOC_PARAMS"}
 """Structures that C has a second name for."""
@@ -62,6 +65,8 @@ def structs(branch: int) -> Iterator[Struct]:
     row = BRANCHES[branch]
     used = [getattr(row, one.name) for one in dataclasses.fields(row)]
     for module in _modules(gpu.autogen.nv, gpu.drivers.nv):
+        if module.__name__ in _NOT_RMS:
+            continue
         for name, kind in vars(module).items():
             if not isinstance(kind, type) or not issubclass(kind, ctypes.Structure):
                 continue

@@ -8,8 +8,17 @@ from gpu.drivers.nv.channel.probes import CHAINING
 from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "suites"
-TENSOR_SECONDS: Final = {"NV": 130.0, "NV:PTX": 80.0, "NV:NAK": 80.0, "CUDA": 80.0, "AMD": 230.0}
+TENSOR_SECONDS: Final = {
+    "NV": 130.0,
+    "NV:PTX": 80.0,
+    "NV:NAK": 80.0,
+    "CUDA": 80.0,
+    "CL": 60.0,
+    "WEBGPU": 60.0,
+    "AMD": 230.0,
+}
 """What tests of tensors take of a run, by device; also where a model's steps may take longer."""
+RULES_SECONDS: Final = 90.0
 
 SUITES: Final = (
     Step(
@@ -71,6 +80,43 @@ SUITES: Final = (
         GROUP,
         "tools.hw_acceptance.suites.tensors:by_libcuda",
         TENSOR_SECONDS["CUDA"],
+    ),
+    Step(
+        "rules of libcuda",
+        "what the model answers, libcuda answers too: each outcome of its table, in a child",
+        GROUP,
+        "tools.hw_acceptance.suites.cuda:rules",
+        RULES_SECONDS,
+    ),
+    Step(
+        "CUDA beside NV",
+        "random programs on both in one process, and copies from the one to the other",
+        GROUP,
+        "tools.hw_acceptance.suites.cuda:beside",
+        60.0,
+        needs=("11 kernels", "12 copies"),
+    ),
+    Step(
+        "exchange",
+        "memory shared with torch, JAX, CuPy and numba under streams, each round checked",
+        GROUP,
+        "tools.hw_acceptance.suites.exchange:exchange",
+        240.0,
+    ),
+    Step(
+        "op suite by OpenCL",
+        "the tests of tensors on the device CL, by NVIDIA's OpenCL",
+        GROUP,
+        "tools.hw_acceptance.suites.tensors:by_opencl",
+        TENSOR_SECONDS["CL"],
+        hardware=True,
+    ),
+    Step(
+        "op suite by WebGPU",
+        "the same on the device WEBGPU, by NVIDIA's Vulkan",
+        GROUP,
+        "tools.hw_acceptance.suites.tensors:by_webgpu",
+        TENSOR_SECONDS["WEBGPU"],
         hardware=True,
     ),
 )

@@ -34,10 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Takes part in the session."""
-    config.pluginmanager.register(_Suite(config), "hw-acceptance-suite")
+    config.pluginmanager.register(Suite(config), "hw-acceptance-suite")
 
 
-class _Suite:
+class Suite:
     """The hooks of one process; with xdist there are several."""
 
     def __init__(self, config: pytest.Config):
@@ -46,14 +46,17 @@ class _Suite:
         self._seed: int = config.getoption("--suite-seed")
         self._is_worker = hasattr(config, "workerinput")
 
+    def takes(self, item: pytest.Item) -> bool:
+        """Whether a test is run: those of a device are."""
+        return _device_of(item) is not None
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Leaves the tests of a device, shuffled: a run that is cut is a sample then."""
-        kept = [item for item in items if _device_of(item) is not None]
-        left = [item for item in items if _device_of(item) is None]
-        config.hook.pytest_deselected(items=left)
+        """Leaves what `takes` says, shuffled: a run that is cut is a sample then."""
+        kept = [item for item in items if self.takes(item)]
+        config.hook.pytest_deselected(items=[item for item in items if not self.takes(item)])
         kept.sort(key=lambda item: item.nodeid)
         random.Random(self._seed).shuffle(kept)
         items[:] = kept

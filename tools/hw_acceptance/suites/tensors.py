@@ -1,4 +1,4 @@
-"""The tests of tensor operations on the GPU: NV by each of its compilers, and CUDA.
+"""The tests of tensor operations on the GPU: NV by each of its compilers, CUDA, CL and WEBGPU.
 
 They are the tests of the tree, which pytest runs in several processes where it can: most of their
 time goes into compiling.
@@ -13,15 +13,16 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from gpu.backends.cuda import find
 from gpu.compiler.toolchain.llvm import llvmlite_version
 from gpu.compiler.toolchain.mesalib import find_mesa
 from gpu.compiler.toolchain.nvlibs import find_library
-from gpu.core.errors import Unsupported
+from gpu.core.errors import GpuError, Unsupported
 from gpu.core.files import read_bytes
 from gpu.drivers.questions import variants_text
 from gpu.runtime.default import Found
@@ -31,8 +32,9 @@ from tools.hw_acceptance.runner import ROOT
 from tools.hw_acceptance.steplog import StepFailed, Unavailable
 from tools.hw_acceptance.suites.plan import TENSOR_SECONDS
 
+VENDOR: Final = "NVIDIA"
 TESTS: Final = ("tests/backend", "tests/tensor")
-_PLUGIN: Final = "tools.hw_acceptance.suites.plugin"
+PLUGIN: Final = "tools.hw_acceptance.suites.plugin"
 _SEED: Final = 20260101
 _SHUTDOWN: Final = 25.0  # seconds from the last test's begin to the end of all processes
 _MOST_WORKERS: Final = 8
@@ -74,22 +76,49 @@ def by_llvm(context: Context) -> None:
 
 def by_libcuda(context: Context) -> None:
     """CUDA C on the device CUDA. Raises Unavailable where this machine lacks a tool, StepFailed."""
-    _need("nvrtc", "nvrtc")
-    look = find.look()
-    if look.found is not Found.USABLE:
-        raise Unavailable(f"DEV=CUDA has nothing to run on: {look}")
+    need_libcuda(context)
     _run(context, "CUDA")
 
 
-def run_tests(context: Context, device: str, tests: Sequence[str], seconds: float) -> Path:
+def by_opencl(context: Context) -> None:
+    """OpenCL C by NVIDIA's own compiler. Raises Unavailable where it is not, StepFailed."""
+    _need_vendors("CL", CL_PLATFORM=VENDOR)
+    _run(context, "CL", {"CL_PLATFORM": VENDOR})
+
+
+def by_webgpu(context: Context) -> None:
+    """WGSL through Dawn and NVIDIA's Vulkan. Raises Unavailable where they are not, StepFailed."""
+    _need_vendors("WEBGPU")
+    _run(context, "WEBGPU")
+
+
+def need_libcuda(context: Context) -> None:
+    """Raises Unavailable where DEV=CUDA or its compiler is not; a model has a libcuda."""
+    _need("nvrtc", "nvrtc")
+    look = find.look()
+    if not context.chip and look.found is not Found.USABLE:
+        raise Unavailable(f"DEV=CUDA has nothing to run on: {look}")
+
+
+def run_tests(
+    context: Context,
+    options: Sequence[str],
+    tests: Sequence[str],
+    seconds: float,
+    *,
+    plugin: str = PLUGIN,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
     """Runs tests of the tree for about so many seconds; returns the file that the plugin wrote.
 
-    Raises StepFailed where pytest itself fails.
+    ``options`` are pytest's, ``settings`` those of the environment that are set besides. Raises
+    StepFailed where pytest itself fails.
     """
     out, output = context.log.folder / "tests.jsonl", context.log.folder / "pytest.txt"
     command = [
-        *(sys.executable, "-m", "pytest", "-q", "-p", _PLUGIN, "-p", "no:cacheprovider"),
-        *("--device", device, "--suite-out", str(out), "--suite-seconds", f"{seconds:.0f}"),
+        *(sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider"),
+        *options,
+        *("--suite-out", str(out), "--suite-seconds", f"{seconds:.0f}"),
         "--continue-on-collection-errors",  # a package that one module lacks costs that module
         *("--suite-seed", str(_SEED), *_workers(context), *tests),
     ]
@@ -99,6 +128,7 @@ def run_tests(context: Context, device: str, tests: Sequence[str], seconds: floa
         "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
         "SIM": context.chip,
         LADDERS[context.ladder].setting: variants_text(context.force),
+        **settings,
     }
     with open(output, "wb") as file:
         process = subprocess.Popen(
@@ -144,14 +174,41 @@ def tell(context: Context, out: Path, bare: bool = True) -> None:
             context.log.check("no run-time library of the vendor's", line["torch"], words)
 
 
-def _run(context: Context, device: str) -> None:
+def need_tests() -> None:
+    """Raises Unavailable where pytest or the tests of the tree are not."""
     if importlib.util.find_spec("pytest") is None:
         raise Unavailable("pytest is not installed")
     if not (ROOT / TESTS[0]).exists():
         raise Unavailable(f"{TESTS[0]} is not beside this tool")
-    limit = min(context.limit, TENSOR_SECONDS[device])
-    context.log.fact("seconds", seconds := max(limit - _SHUTDOWN - 5.0, 5.0))
-    tell(context, run_tests(context, device, TESTS, seconds), bare=device != "CUDA")
+
+
+def seconds_for(context: Context, wanted: float) -> float:
+    """How long tests may run in a step, which it tells."""
+    seconds = max(min(context.limit, wanted) - _SHUTDOWN - 5.0, 5.0)
+    context.log.fact("seconds", seconds)
+    return seconds
+
+
+def _run(context: Context, device: str, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+    need_tests()
+    seconds = seconds_for(context, TENSOR_SECONDS[device])
+    out = run_tests(context, ("--device", device), TESTS, seconds, settings=settings)
+    tell(context, out, bare=device not in ("CUDA", "CL", "WEBGPU"))
+
+
+def _need_vendors(device: str, **settings: str) -> None:
+    """Raises Unavailable where a device cannot be opened, or what it tells is not the vendor's."""
+    from gpu import Context as Settings
+    from gpu import Device
+
+    try:
+        with Settings(**settings):
+            told = Device[device].describe()
+    except GpuError as error:
+        raise Unavailable(f"DEV={device} cannot be opened: {error.message}") from error
+    words = ", ".join(f"{name} {value}" for name, value in told.items())
+    if VENDOR.lower() not in words.lower():
+        raise Unavailable(f"DEV={device} is not of {VENDOR}: {words}")
 
 
 def _need(library: str, name: str) -> None:

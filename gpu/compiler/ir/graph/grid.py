@@ -6,6 +6,8 @@ the former alone, which is a `Symbol`: so all of them compile the same kernels.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -97,6 +99,44 @@ def moved_cuts(layout: Layout, by: int) -> Layout:
     """The layout where as many axes of the value were put before the others."""
     moved = tuple(None if cut is None else cut + by for cut in cuts_of(layout))
     return moved if isinstance(layout, tuple) else moved[0]
+
+
+class Region(NamedTuple):
+    """A part of a value.
+
+    Attributes:
+        start: the first place of it along each axis.
+        shape: of it.
+        copy: how many places, along axes of the grid that do not cut the value, come before it.
+    """
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    copy: int = 0
+
+
+def own_regions(grid: Grid, cuts: Sequence[int | None], shape: tuple[int, ...]) -> list[Region]:
+    """What each of this rank's devices has of a value of a shape."""
+    part: tuple[int, ...] = cut_shape(shape, cuts, grid.axes)
+    ranks = [axis.place for axis in grid.axes if axis.ranks]
+    inside = [range(axis.size) for axis in grid.axes if not axis.ranks]
+    found = []
+    for places in itertools.product(*inside):
+        numbers, copy = [0] * len(part), 0
+        for axis, cut, at in zip(grid.axes, cuts, (*ranks, *places), strict=True):
+            if cut is None:
+                copy = copy * axis.size + at
+            else:
+                numbers[cut] = numbers[cut] * axis.size + at
+        start = tuple(n * size for n, size in zip(numbers, part, strict=True))
+        found.append(Region(start, part, copy))
+    return found
+
+
+def copies(grid: Grid, cuts: Sequence[int | None]) -> int:
+    """How many devices have each part of a value."""
+    pairs = zip(grid.axes, cuts, strict=True)
+    return math.prod(axis.size for axis, cut in pairs if cut is None)
 
 
 def cut_shape(shape: tuple[Dim, ...], cuts: Sequence[object], axes: Sequence[Axis]) -> Any:

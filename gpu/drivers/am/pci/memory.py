@@ -22,6 +22,7 @@ from gpu.drivers.am.pci.entries import HUGE_PAGE, PAGE, ROOT, Access, format_of
 from gpu.drivers.am.pci.ip.gmc import Hub
 from gpu.drivers.am.pci.vram import FarTables, VramTables
 from gpu.drivers.cleanup import Undo
+from gpu.drivers.spans import Spans
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
 from gpu.hcq.symbol import GpuVA
 from gpu.transport.pci.function import DmaMemory
@@ -107,8 +108,7 @@ class PciMemory:
         self._live: dict[int, Allocation] = {}
         self._of: dict[Memory, Allocation] = {}
         self._freed: deque[Allocation] = deque(maxlen=_REMEMBERED)
-        self._used: list[tuple[int, int]] = []  # begins and ends, in video memory
-        self._merged = _REMEMBERED  # how many there were at least when they last were merged
+        self._used = Spans()  # of video memory
         self.wiper: Clearing | None = None
         self.begin()
 
@@ -213,10 +213,7 @@ class PciMemory:
     def _give_back(self, place: int, size: int, wiped: bool) -> None:
         """Video memory that is not used any more; the host clears it when the device is closed."""
         if not wiped:
-            self._used.append((place, place + size))
-            if len(self._used) > 2 * self._merged:
-                self._used = _merge(self._used)
-                self._merged = max(len(self._used), _REMEMBERED)
+            self._used.add(place, size)
         self._chip.vram.free(place)
 
     def hold_system(self, size: int, access: Access, label: str) -> Allocation:
@@ -309,8 +306,8 @@ class PciMemory:
                 undo.add(self.drop, held)
 
     def _clear_used(self) -> None:
-        for start, end in _merge(self._used):
-            self._chip.vram.clear(start, end - start)
+        for start, size in self._used.take():
+            self._chip.vram.clear(start, size)
 
     def _end(self) -> None:
         self._hub.end_context(self._vmid)
@@ -362,17 +359,6 @@ def _no_read(offset: int, width: int) -> int:
 
 def _no_write(offset: int, width: int, value: int) -> None:
     _no_read(offset, width)
-
-
-def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same bytes in as few ranges as can be, in order."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _whole(size: int) -> tuple[int, int]:

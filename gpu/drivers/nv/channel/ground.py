@@ -45,6 +45,10 @@ class Session(Protocol):
         """That of RM."""
         ...
 
+    def attend(self) -> None:
+        """Serves what RM tells without being asked, where nobody else does."""
+        ...
+
 
 class Place(Protocol):
     """Where a GPU is."""

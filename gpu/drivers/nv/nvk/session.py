@@ -69,6 +69,9 @@ class NvSession:
             raise InvalidIndex(f"NVIDIA GPU {index}: {reached}")
         return self.cards[index]
 
+    def attend(self) -> None:
+        """Nothing is to be done: the kernel driver serves what RM tells."""
+
     def close(self) -> None:
         """Gives everything back; again does nothing."""
         self._undo.close()

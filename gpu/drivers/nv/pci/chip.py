@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -28,6 +29,7 @@ class NvCard(PciCard):
         chip: its row, once PMC_BOOT_42 was read; ``chip_name`` is the chip's own.
         vram_size: bytes of video memory that may be used.
         state: ``cold``, or ``alive`` where somebody's GSP ran.
+        lock: is held by who begins something that has a time, once several threads may.
     """
 
     chip: Chip
@@ -39,6 +41,7 @@ class NvCard(PciCard):
         """``load`` gives what a firmware file holds."""
         super().__init__(function, waiter, MMIO_BAR, load)
         self.registers = Registers(self.mmio)
+        self.lock = threading.RLock()
 
     def register_name(self, offset: int) -> str | None:
         """As `PciCard`."""

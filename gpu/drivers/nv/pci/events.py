@@ -11,6 +11,7 @@ at tag 570.144.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Final
 
 from gpu.autogen.nv import gsp
@@ -35,6 +36,20 @@ def wait_for(card: NvCard, queues: Queues, function: int, cores: sequencer.Cores
 
     Raises FirmwareError for a call that GSP refuses, and for what it may not say; BootTimeout.
     """
+    message = take_next(card, queues, function, cores, lambda: None)
+    if message.result:
+        raise refused(message)
+    return message
+
+
+def take_next(
+    card: NvCard,
+    queues: Queues,
+    function: int,
+    cores: sequencer.Cores,
+    hold: Callable[[], None],
+) -> Message:
+    """The same, whether GSP refuses it or not; ``hold`` is called before a message is taken."""
     title = _NAMES.get(function, f"the reply to function {function:#x}")
     while True:
         card.wait_value(
@@ -42,15 +57,24 @@ def wait_for(card: NvCard, queues: Queues, function: int, cores: sequencer.Cores
             lambda elements: elements > 0,
             *("elements of the status queue", f"more than 0: {title} is waited for"),
         )
+        hold()
         message = queues.receive()
         if message is None:
             continue
         if message.function == function:
-            if message.result:
-                raise FirmwareError(
-                    f"GSP: {title} says {message.result:#x} ({status_name(message.result)})"
-                )
             return message
+        serve(card, message, cores)
+
+
+def refused(message: Message) -> FirmwareError:
+    """The error of a message that GSP does not take."""
+    title = _NAMES.get(message.function, f"the reply to function {message.function:#x}")
+    return FirmwareError(f"GSP: {title} says {message.result:#x} ({status_name(message.result)})")
+
+
+def serve_all(card: NvCard, queues: Queues, cores: sequencer.Cores) -> None:
+    """Serves what has come, while nothing is waited for. Raises as `serve`."""
+    while (message := queues.receive()) is not None:
         serve(card, message, cores)
 
 

@@ -26,6 +26,7 @@ from gpu.drivers.nv.pci.chip import MMIO_BAR
 from gpu.drivers.nv.pci.ground import CardGround
 from gpu.drivers.nv.pci.memory import CardMemory
 from gpu.drivers.nv.pci.rpc import GspPort
+from gpu.drivers.nv.pci.wiper import Wiper
 from gpu.drivers.nv.rm.chip import GraphicsInfo
 from gpu.drivers.nv.rm.classes import generation
 from gpu.drivers.nv.rm.gpu import NvDevice, OpenReport
@@ -61,6 +62,11 @@ class CardSession:
     log: CallLog
     waiter: Waiter
     version: str
+    port: GspPort
+
+    def attend(self) -> None:
+        """Serves what firmware has told."""
+        self.port.attend()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +170,10 @@ def _open_booted(card: BootCard, variants: Variants, undo: Undo) -> NvDevice:
     ground = CardGround(port, device, subdevice, memory, has_runlist_doorbell=is_blackwell)
     undo.add(ground.close)
     spaces = GpuMemory(info.uuid, ground.new_vaspace(), memory)
+    memory.wiper = ground.wiper = Wiper(card, ground, gpu, memory, spaces.vaspace)
     queues = GpuChannels(log, gpu, spaces, ground, variants)
     undo.add(queues.close)
     opened = queues.open(Trail(QUEUE_STEPS, log))
-    session = CardSession(client, log, card.waiter, gsp.VERSION)
+    session = CardSession(client, log, card.waiter, gsp.VERSION, port)
     place, report = CardPlace(card.function.address), OpenReport((), tuple(variants.outcomes))
     return NvDevice(session, place, gpu, spaces, queues, opened, variants, report, undo.take())

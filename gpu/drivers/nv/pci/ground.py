@@ -21,6 +21,7 @@ from gpu.drivers.nv.channel.ground import ChannelMemory, Group
 from gpu.drivers.nv.pci.contexts import Contexts
 from gpu.drivers.nv.pci.memory import CardMemory, Held
 from gpu.drivers.nv.pci.rpc import GspPort
+from gpu.drivers.nv.pci.wiper import Wiper
 from gpu.drivers.nv.rm.object import RmObject
 
 VA_SIZE: Final = 1 << 47
@@ -33,7 +34,11 @@ _RUNLIST_DOORBELL: Final = 1 << 30
 
 
 class CardGround:
-    """The `gpu.drivers.nv.channel.ground.ChannelGround` of bare cards."""
+    """The `gpu.drivers.nv.channel.ground.ChannelGround` of bare cards.
+
+    Attributes:
+        wiper: what clears memory with a channel in its page tables, once there is one.
+    """
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class CardGround:
         self._mark = _RUNLIST_DOORBELL * has_runlist_doorbell
         self._runlists: Mapping[int, int] = read_runlists(subdevice)
         self._contexts = Contexts(subdevice, memory)
+        self.wiper: Wiper | None = None
         self._numbers: dict[RmObject, tuple[int, int]] = {}  # runlist, and number on it
         self._method_buffer = subdevice.control(
             gspcalls.NV2080_CTRL_CMD_CE_GET_FAULT_METHOD_BUFFER_SIZE,
@@ -181,6 +187,9 @@ class CardGround:
     def renew_vaspace(self, old: RmObject) -> RmObject:
         """As `ChannelGround`; the tables themselves are ours, and stay."""
         vaspace = self.new_vaspace()
+        if self.wiper is not None:
+            self.wiper.close()
+            self.wiper.vaspace = vaspace
         self.end_vaspace(old)
         self._memory.invalidate()
         return vaspace

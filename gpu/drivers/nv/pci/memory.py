@@ -2,9 +2,10 @@
 
 Video memory is what the firmware's list of regions leaves. BAR 1 shows it by its physical addresses
 from 0 on; where the BAR is smaller, what the host must see, and page tables, lie in its reach, and
-all else is taken beyond it first. What the host maps, and what queues fetch, has addresses of 40
-bits. After each change translations are invalidated, as the card keeps those that it did not find
-too.
+all else is taken beyond it first. All of it is zeros when somebody gets it, whoever had it before,
+and when the card is given back: what the host sees it clears itself, the rest a copy engine. What
+the host maps, and what queues fetch, has addresses of 40 bits. After each change translations are
+invalidated, as the card keeps those that it did not find too.
 
 Sources: mem_mgr_regions_gsp_client.c, kern_gmmu_tu102.c, dev_vm.h of ampere/ga100 of
 open-gpu-kernel-modules at tag 570.144.
@@ -15,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from gpu.core.bits import align_down, align_up
-from gpu.core.errors import InvalidValue, OutOfMemory, Unsupported
+from gpu.core.errors import DeviceError, InvalidValue, OutOfMemory, Unsupported
+from gpu.core.log import get_logger
 from gpu.core.pagetable import PageTable
 from gpu.core.tlsf import Tlsf
 from gpu.core.window import MemoryWindow, Window
@@ -28,6 +30,7 @@ from gpu.drivers.nv.pci.boot import BootCard
 from gpu.drivers.nv.pci.chip import PAGE, VRAM_BAR
 from gpu.drivers.nv.pci.gmmu import ROOT_V2, ROOT_V3, SYSTEM, GmmuV2, GmmuV3
 from gpu.drivers.nv.pci.registers import MMU_INVALIDATE
+from gpu.drivers.spans import Spans
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
 from gpu.hcq.symbol import GpuVA
 
@@ -38,6 +41,7 @@ _HIGH, _HIGH_SIZE = 1 << 40, 1 << 42
 _FLUSH_SECONDS: Final = 1.0
 _CHUNK: Final = 1 << 20
 _KEPT: Final = 32 << 20  # of a small BAR's reach, for rings, code, tables and contexts
+_log = get_logger(__name__)
 
 
 @dataclass(eq=False)
@@ -50,6 +54,7 @@ class Held:
         place: its first byte in video memory, or on the bus.
         is_system: whether it is the machine's.
         window: as the host sees it, None where it does not.
+        wipes: whether a copy engine clears it.
         undo: gives it back.
     """
 
@@ -58,7 +63,25 @@ class Held:
     place: int
     is_system: bool
     window: Window | None
+    wipes: bool = False
     undo: Undo = field(default_factory=Undo)
+
+    def window_of_host(self) -> Window:
+        """As the host sees it, which it must."""
+        assert self.window is not None, "memory of this kind is mapped for the host"
+        return self.window
+
+
+class Clearing(Protocol):
+    """What clears memory that the host does not see."""
+
+    def clear(self, address: int, size: int) -> None:
+        """Zeros so many bytes at an address of engines. Raises HwTimeout, DeviceError."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what it works with; again does nothing."""
+        ...
 
 
 class Vram:
@@ -80,6 +103,7 @@ class Vram:
         self.window = window
         self._seen = Tlsf(start, seen - start, PAGE)
         self._beyond = Tlsf(seen, end - seen, PAGE) if end > seen else None
+        self._used = Spans()  # and not cleared since
 
     def take(self, size: int, align: int, *, visible: bool) -> int:
         """Zeroed if the host is to see it; else its bytes are as they were. Raises OutOfMemory."""
@@ -114,9 +138,17 @@ class Vram:
             undo.take()
         return pieces
 
-    def give(self, place: int) -> None:
-        """Gives back what `take` gave."""
-        self._of(place).free(place)
+    def give(self, place: int, *, is_clear: bool = False) -> None:
+        """Gives back what `take` gave; what is not clear, and seen, `clear_used` clears."""
+        pool = self._of(place)
+        if not is_clear and pool is self._seen:
+            self._used.add(place, pool.size_of(place))
+        pool.free(place)
+
+    def clear_used(self) -> None:
+        """Zeros what was given back as it was."""
+        for place, size in self._used.take():
+            self.clear(place, size)
 
     def clear(self, place: int, size: int) -> None:
         """Stores zeros."""
@@ -158,6 +190,7 @@ class CardMemory:
 
     Attributes:
         extents: of all allocations.
+        wiper: what clears memory that the host does not see, once there is one.
         vram: video memory.
         table: the page tables, in which all of it is.
     """
@@ -172,6 +205,7 @@ class CardMemory:
         self._low = Tlsf(_LOW, _LOW_SIZE, PAGE)
         self._high = Tlsf(_HIGH, _HIGH_SIZE, PAGE)
         self.extents = Extents()
+        self.wiper: Clearing | None = None
         self._live: dict[Memory, Held] = {}
 
     @property
@@ -202,7 +236,19 @@ class CardMemory:
         held = self.held(memory)
         del self._live[memory]
         self.extents.remove(memory)
-        held.undo.close()
+        with Undo() as undo:
+            undo.add(held.undo.close)
+            if held.wipes and self.wiper is not None:
+                self._has_wiped(self.wiper, held)
+
+    def _has_wiped(self, wiper: Clearing, held: Held) -> bool:
+        """Clears memory that is given back; where that fails, it is when somebody gets it next."""
+        try:
+            wiper.clear(held.address, held.size)
+        except DeviceError as error:
+            _log.warning("%s: memory is not cleared: %s", self._card.name, error.message)
+            return False
+        return True
 
     def held(self, memory: Memory) -> Held:
         """What an allocation is. Raises InvalidValue for what is none of this card's."""
@@ -251,13 +297,23 @@ class CardMemory:
             return self._map([(place, whole)], whole, 0, align, window, self._low, undo)
 
     def _hold_unseen(self, size: int) -> Held:
-        """Video memory in any pieces; its bytes are as they were. Raises OutOfMemory."""
+        """Zeroed video memory in any pieces. Raises OutOfMemory, and as `Clearing.clear` does."""
         whole, page = _whole(size)
+        assert self.wiper is not None, "whoever opens the card gives it one"
         with Undo() as undo:
             pieces = self.vram.take_pieces(whole, page)
             for place, _ in pieces:
-                undo.add(self.vram.give, place)
-            return self._map(pieces, whole, 0, page, None, self._high, undo)
+                undo.add(self._give_unseen, place)
+            held = self._map(pieces, whole, 0, page, None, self._high, undo)
+        with Undo() as undo:
+            undo.add(held.undo.close)
+            self.wiper.clear(held.address, whole)
+            undo.take()
+        held.wipes = True
+        return held
+
+    def _give_unseen(self, place: int) -> None:
+        self.vram.give(place, is_clear=True)
 
     def hold_system(self, size: int) -> Held:
         """Zeroed memory of the machine, in whole pages. Raises OutOfMemory."""
@@ -301,11 +357,17 @@ class CardMemory:
     def invalidate(self) -> None:
         """Has the card forget what it has translated. Raises BootTimeout, DeviceLost."""
         card, common = self._card, self._card.registers.common
-        card.begin("a flush of TLBs", card.waiter.now_ns() + round(_FLUSH_SECONDS * 1e9))
-        common.read("PMC_BOOT_0")  # stores to video memory come before what is read
-        common.write(MMU_INVALIDATE(ALL_VA=1, ALL_PDB=1, TRIGGER=1))
-        card.wait(
-            *(common, "MMU_INVALIDATE", lambda value: not MMU_INVALIDATE.parse(value).TRIGGER),
+        with card.lock:
+            card.begin("a flush of TLBs", card.waiter.now_ns() + round(_FLUSH_SECONDS * 1e9))
+            common.read("PMC_BOOT_0")  # stores to video memory come before what is read
+            self._wait_flushed()  # one that was broken off may still run
+            common.write(MMU_INVALIDATE(ALL_VA=1, ALL_PDB=1, TRIGGER=1))
+            self._wait_flushed()
+
+    def _wait_flushed(self) -> None:
+        self._card.wait(
+            *(self._card.registers.common, "MMU_INVALIDATE"),
+            lambda value: not MMU_INVALIDATE.parse(value).TRIGGER,
             "TRIGGER 0: it is done",
         )
 
@@ -317,7 +379,22 @@ class CardMemory:
     def close(self) -> None:
         """Gives all back, the youngest first; all is tried before an error is raised."""
         with Undo() as order:
+            order.add(self.vram.clear_used)
             order.add(self._end)
+            order.add(self._free_all)
+            if self.wiper is not None:
+                order.add(self._wipe_all, self.wiper)
+
+    def _wipe_all(self, wiper: Clearing) -> None:
+        with Undo() as undo:
+            undo.add(wiper.close)
+            self.wiper = None
+            for held in list(self._live.values()):
+                if held.wipes and not self._has_wiped(wiper, held):
+                    break
+
+    def _free_all(self) -> None:
+        with Undo() as order:
             for memory in self._live:
                 order.add(self.free, memory)
 

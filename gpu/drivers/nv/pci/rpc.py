@@ -13,12 +13,14 @@ import ctypes
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from gpu.autogen.nv import alloc as structs
 from gpu.autogen.nv import gsp, gspcalls
 from gpu.autogen.nv.control import control_name
 from gpu.core.errors import FirmwareError, Unsupported
+from gpu.core.interrupts import put_off
 from gpu.drivers.nv.pci import events
 from gpu.drivers.nv.pci.boot import BootCard
 from gpu.drivers.nv.rm.object import Allocated
@@ -32,6 +34,16 @@ _clients: Final = itertools.count(_FIRST_CLIENT)
 H = TypeVar("H", bound=ctypes.Structure)
 
 
+@dataclass(slots=True)
+class _Reply:
+    """What a call is waited for: so many bytes, and those that came."""
+
+    function: int
+    size: int
+    data: bytearray = field(default_factory=bytearray)
+    error: FirmwareError | None = None
+
+
 class GspPort:
     """The `gpu.drivers.nv.rm.object.RmPort` of a card on which RM runs.
 
@@ -40,6 +52,7 @@ class GspPort:
 
     def __init__(self, card: BootCard):
         self._card = card
+        self._owed: list[_Reply] = []
 
     def alloc(
         self,
@@ -105,18 +118,50 @@ class GspPort:
         return type(head).from_buffer_copy(payload), payload[at:]
 
     def exchange(self, function: int, payload: bytes, size: int) -> bytes:
-        """Sends a call; so many bytes of its reply, which may come in several messages."""
-        card = self._card
-        card.begin(f"call {function} of RM", card.waiter.now_ns() + round(_SECONDS * 1e9))
-        card.queues.send(function, payload, _QUEUE_SECONDS)
-        back = self._next(function)
-        while len(back) < size:
-            back += self._next(gsp.NV_VGPU_MSG_FUNCTION_CONTINUATION_RECORD)
-        if len(back) != size:
-            raise FirmwareError(
-                f"GSP: the reply to call {function} has {len(back)} bytes, {size} are wanted"
-            )
-        return back
+        """Sends a call; so many bytes of its reply, which may come in several messages.
 
-    def _next(self, function: int) -> bytes:
-        return events.wait_for(self._card, self._card.queues, function, self._card.cores).payload
+        Replies come in the order of calls: those of calls that were broken off come first.
+        """
+        card, reply = self._card, _Reply(function, size)
+        with card.lock:
+            card.begin(f"call {function} of RM", card.waiter.now_ns() + round(_SECONDS * 1e9))
+            with put_off():
+                card.queues.send(function, payload, _QUEUE_SECONDS)
+                self._owed.append(reply)
+            while self._owed:
+                self._take(self._owed[0])
+        if reply.error is not None:
+            raise reply.error
+        return bytes(reply.data)
+
+    def _take(self, reply: _Reply) -> None:
+        """The next message of a reply. Raises as `events.take_next`."""
+        first = reply.function if not reply.data else gsp.NV_VGPU_MSG_FUNCTION_CONTINUATION_RECORD
+        card = self._card
+        with put_off(at_once=False) as hold:
+            message = events.take_next(card, card.queues, first, card.cores, hold)
+            reply.data += message.payload
+            if message.result:
+                reply.error = events.refused(message)
+            elif len(reply.data) > reply.size or not message.payload:
+                reply.error = FirmwareError(
+                    f"GSP: the reply to call {reply.function} has {len(reply.data)} bytes,"
+                    f" {reply.size} are wanted"
+                )
+            if reply.error is not None or len(reply.data) == reply.size:
+                self._owed.pop(0)
+
+    def attend(self) -> None:
+        """Serves events that have come, so that firmware has room for more.
+
+        While another thread makes a call nothing is to be done: that serves them.
+        """
+        card = self._card
+        if self._owed or not card.lock.acquire(blocking=False):
+            return
+        try:
+            if card.queues.available():
+                card.begin("events of RM", card.waiter.now_ns() + round(_SECONDS * 1e9))
+                events.serve_all(card, card.queues, card.cores)
+        finally:
+            card.lock.release()

@@ -137,6 +137,7 @@ class NvDevice:
     def failed(self) -> dict[GpfifoChannel, ChannelFault]:
         """Channels that failed, with what RM wrote. Raises DeviceLost in a forked child."""
         self.check_process()
+        self.session.attend()
         found = {channel: channel.fault() for channel in self.channels}
         return {channel: fault for channel, fault in found.items() if fault is not None}
 

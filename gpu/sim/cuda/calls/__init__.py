@@ -11,6 +11,7 @@ from gpu.sim.cuda.calls import (
     events,
     graphs,
     launches,
+    mapping,
     modules,
     processes,
     reserving,
@@ -18,6 +19,6 @@ from gpu.sim.cuda.calls import (
 )
 
 ALL: Final = (
-    *(contexts, copying, devices, events, graphs, launches, modules, processes, reserving),
-    streaming,
+    *(contexts, copying, devices, events, graphs, launches, mapping, modules, processes),
+    *(reserving, streaming),
 )

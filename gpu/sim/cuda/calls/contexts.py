@@ -215,7 +215,7 @@ def _enable_peer(call: Call, handle: int, flags: int) -> None:
     context.peers.add(peer)
     peer.watchers.add(context)
     for each in peer.allocations:
-        context.map.add(each.start, each.size, each.host, layout.READ if each.is_host else EVERY)
+        context.map.add(each.start, each.reach, each.host, layout.READ if each.is_host else EVERY)
 
 
 @export("cuCtxDisablePeerAccess", "p", since=4000)

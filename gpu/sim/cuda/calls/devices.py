@@ -92,6 +92,13 @@ def _old_proc_address(call: Call, symbol: int, result: int, version: int, flags:
     _proc_address(call, symbol, result, version, flags, 0)
 
 
+@export("cuGetExportTable", "pp", needs="nothing", since=3000)
+def _export_table(call: Call, table: int, _uuid: int) -> None:
+    """Tables that no document tells of. nvrtc 12.9 asks for one wherever it meets a libcuda."""
+    put64(table, 0)
+    raise CudaError(NOT_FOUND, "there are no tables but those of the documented functions")
+
+
 @export("cuDeviceGetCount", "p", needs="driver")
 def _count(call: Call, count: int) -> None:
     put32(count, len(call.driver.devices))

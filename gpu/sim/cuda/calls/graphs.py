@@ -12,7 +12,7 @@ from gpu.sim.cuda.calls.streaming import host_function
 from gpu.sim.cuda.codes import INVALID_VALUE, NOT_SUPPORTED, CudaError
 from gpu.sim.cuda.copies import End, Fill, described_end
 from gpu.sim.cuda.driver import Call
-from gpu.sim.cuda.entry import export, get64, put32, put64
+from gpu.sim.cuda.entry import export, get64, put32, put64, put_text
 from gpu.sim.cuda.graphs import (
     EMPTY,
     HOST,
@@ -256,6 +256,19 @@ def _instantiate(call: Call, result: int, graph: int, flags: int) -> None:
     made = ExecGraph(_graph(call, graph), call.context)
     made.handle = call.driver.handles.new(made)
     put64(result, made.handle)
+
+
+@export("cuGraphInstantiate", "ppppz", since=10000)
+@export("cuGraphInstantiate_v2", "ppppz", since=11000)
+def _instantiate_with_log(
+    call: Call, result: int, graph: int, node: int, log: int, size: int
+) -> None:
+    """Before CUDA 12, whose drivers have it still."""
+    _instantiate(call, result, graph, 0)
+    if node:
+        put64(node, 0)
+    if log and size:
+        put_text(log, size, "")
 
 
 @export("cuGraphInstantiateWithParams", "ppp", twin="ptsz", since=12000)

@@ -120,7 +120,7 @@ def _host_alloc(call: Call, result: int, size: int, flags: int) -> None:
 @export("cuMemFreeHost", "p", needs="driver")
 def _free_host(call: Call, address: int) -> None:
     found = exact(call, address, ("host",), INVALID_VALUE)
-    _no_longer_used(call, found, "freed")
+    no_longer_used(call, found, "freed")
     release(call, found)
 
 
@@ -139,14 +139,16 @@ def _register(call: Call, address: int, size: int, flags: int) -> None:
 @export("cuMemHostUnregister", "p", needs="driver", since=4000)
 def _unregister(call: Call, address: int) -> None:
     found = exact(call, address, ("registered",), HOST_MEMORY_NOT_REGISTERED)
-    _no_longer_used(call, found, "unregistered")
+    no_longer_used(call, found, "unregistered")
     release(call, found)
 
 
-def _no_longer_used(call: Call, allocation: Allocation, done: str) -> None:
+def no_longer_used(call: Call, allocation: Allocation, done: str) -> None:
+    """Tells of work that is still to use memory which is given back now."""
+    what = "pinned memory" if allocation.is_host else "memory"
     for op in call.driver.work.pending():
         if any(a.start < allocation.end and allocation.start < a.end for a in op.touches):
-            call.debug.violation(f"pinned memory is {done} before {op.told()} has run")
+            call.debug.violation(f"{what} is {done} before {op.told()} has run")
             return
 
 
@@ -255,7 +257,7 @@ def _pointer_values(found: Allocation | None, address: int) -> dict[int, tuple[i
         sizes = {1: 8, 2: 4, 3: 8, 4: 8, 6: 4, 7: 8, 8: 4, 9: 4, 11: 8, 12: 8, 13: 4, 17: 8}
         return {key: (size, None) for key, size in sizes.items()}
     return {
-        1: (8, found.context.handle),
+        1: (8, 0 if found.kind == "mapped" else found.context.handle),  # 0: of no one context
         2: (4, HOST_MEMORY if found.is_host else DEVICE_MEMORY),
         3: (8, address),
         4: (8, address if found.is_host else None),

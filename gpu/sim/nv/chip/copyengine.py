@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.core.bits import bits
+from gpu.core.bits import align_down, align_up, bits
 from gpu.sim.nv.chip.copyunits import P2P, SYSMEM
 from gpu.sim.nv.chip.errors import COPY_ERRORS, ChannelError, class_error
 from gpu.sim.nv.chip.host import Host
 from gpu.sim.nv.chip.method_tables import expand
+from gpu.sim.physical import Extent
 
 _SEMAPHORE: Final = 0x240, 0x244
 _PAYLOAD: Final = 0x24C, 0x248  # upper, lower
@@ -27,6 +28,7 @@ _REMAP_CONSTANTS: Final = 0x700, 0x704
 _REMAP: Final = 0x708
 _VIRTUAL_LIMIT: Final = 1 << 49
 _CHUNK: Final = 4 << 20
+_PAGE: Final = 4096
 _CONST_A: Final = 4  # sources of SET_REMAP_COMPONENTS from here on
 _NO_WRITE: Final = 6
 
@@ -93,7 +95,9 @@ class CopyEngine:
     def _transfer(self, value: int) -> None:
         if bits(value, 8, 7) != 3:
             raise self._error("block-linear layouts are not modelled: set both *_LAYOUT to PITCH")
-        source, target = self._pair(_OFFSET_IN), self._pair(_OFFSET_OUT)
+        target, source = self._pair(_OFFSET_OUT), 0
+        if not value >> 10 & 1 or min(self._components()) < _CONST_A:
+            source = self._pair(_OFFSET_IN)
         length = self.registers.get(_LENGTH, 0)
         lines = self.registers.get(_COUNT, 0) if value >> 9 & 1 else 1
         if not length or not lines:
@@ -133,17 +137,16 @@ class CopyEngine:
 
     def _remapped_line(self, source: int, target: int, elements: int) -> None:
         """Elements of components that come from the source, or from two constants: a fill."""
-        remap = self.registers[_REMAP]
-        width = bits(remap, 17, 16) + 1
-        sources, targets = bits(remap, 21, 20) + 1, bits(remap, 25, 24) + 1
-        chosen = [bits(remap, 4 * i + 2, 4 * i) for i in range(targets)]
+        remap, chosen = self.registers.get(_REMAP, 0), self._components()
+        width, targets = bits(remap, 17, 16) + 1, len(chosen)
+        sources = bits(remap, 21, 20) + 1
         if _NO_WRITE in chosen or max(chosen) > _NO_WRITE:
             raise self._error(f"remap components {chosen}: NO_WRITE is not modelled")
         constants = [self.registers.get(method, 0) for method in _REMAP_CONSTANTS]
         self._reach(target, elements * targets * width, write=True)
         if min(chosen) >= _CONST_A:
             parts = [constants[which - _CONST_A].to_bytes(4, "little")[:width] for which in chosen]
-            self.port.write(target, b"".join(parts) * elements)
+            self._fill(target, b"".join(parts), elements)
             return
         self._reach(source, elements * sources * width, write=False)
         data = self.port.read(source, elements * sources * width)
@@ -157,6 +160,29 @@ class CopyEngine:
                 else:
                     out += data[at + which * width : at + (which + 1) * width]
         self.port.write(target, out)
+
+    def _components(self) -> list[int]:
+        """What each component of an element is taken from."""
+        remap = self.registers.get(_REMAP, 0)
+        return [bits(remap, 4 * i + 2, 4 * i) for i in range(bits(remap, 25, 24) + 1)]
+
+    def _fill(self, target: int, pattern: bytes, elements: int) -> None:
+        """Whole pages of zeros on the card cost no memory of the model's."""
+        most = max(_CHUNK // len(pattern), 1)
+        at, end = target, target + len(pattern) * elements
+        if not any(pattern):
+            for mapping, offset, size in self.port.space.spans(target, end - target, write=True):
+                start, stop = align_up(offset, _PAGE), align_down(offset + size, _PAGE)
+                if mapping.region is not self.gpu.vram or stop <= start:
+                    continue
+                self.gpu.vram.forget((Extent(start, stop - start),))
+                first = mapping.start + start - mapping.offset
+                self.port.write(at, bytes(first - at))
+                at = first + stop - start
+        while at < end:
+            count = min(most, (end - at) // len(pattern))
+            self.port.write(at, pattern * count)
+            at += count * len(pattern)
 
     def _semaphore(self, value: int) -> None:
         kind = bits(value, 4, 3)

@@ -71,6 +71,10 @@ class NvGpu(Hardware):
         if token is not None:
             self._ring(token)
 
+    def forget_ring(self) -> None:
+        """A reset: nobody looks at what was rung for any more."""
+        self._take_token()
+
     def _take_token(self) -> int | None:
         """What was written to the doorbell, which is free for the next one from then on.
 

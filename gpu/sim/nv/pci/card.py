@@ -109,6 +109,7 @@ class NvCard:
         """A function level reset: all is forgotten, and nothing may be asked for a while."""
         chip = self.chip
         chip.later.forget()
+        self.gpu.forget_ring()
         chip.regs.reset()
         chip.vram.forget((Extent(0, chip.vram.size),))
         chip.wpr2 = range(0)
@@ -133,7 +134,7 @@ class NvCard:
 
     def work(self) -> bool:
         """Does what is due; whether there was something."""
-        return self.chip.later.run()
+        return self.rm.catch_up() + self.chip.later.run() > 0
 
     def _boot(self, gsp: Gsp, cot: Cot) -> None:
         self.rm.reset()

@@ -174,12 +174,14 @@ class WalkedSpace(GpuSpace):
             return self._leaf(address, low, 1 << _HUGE), 1 << _HUGE
         found: list[Leaf | None] = []
         if aperture := bits(low, 2, 1):
-            last = 53 if mmu.version == 2 else 51
-            table = bits(low, last, 4 if mmu.version == 2 else 8) << 8
+            if mmu.version == 2:
+                table = bits(low, 32 if aperture == 1 else 53, 4) << 8
+            else:
+                table = bits(low, 51, 8) << 8
             index = bits(address, _HUGE - 1, _BIG)
             found.append(self._entry(address, table + 8 * index, aperture != 1, 1 << _BIG))
         if aperture := bits(high, 2, 1):
-            table = (bits(high, 53, 8) if mmu.version == 2 else bits(high, 51, 12)) << 12
+            table = self._below(high, aperture)
             index = bits(address, _HUGE - 1, 12)
             found.append(self._entry(address, table + 8 * index, aperture != 1, _PAGE))
         pages = [leaf for leaf in found if leaf is not None]
@@ -207,7 +209,7 @@ class WalkedSpace(GpuSpace):
         if mmu.version == 2:
             kind, place = bits(raw, 63, 56), bits(raw, 53 if aperture else 32, 8) << 12
             writable, privileged = not raw >> 6 & 1, raw >> 5 & 1
-            unknown = raw & (1 << 4)
+            unknown = raw & 1 << 4 or bits(raw, 55, 54 if aperture else 33)
         else:
             kind, place = bits(raw, 11, 8), bits(raw, 51, 12) << 12
             writable, privileged = not raw >> 5 & 1, raw >> 4 & 1

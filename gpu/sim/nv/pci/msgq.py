@@ -78,7 +78,12 @@ class Queues:
     @property
     def is_blocked(self) -> bool:
         """Whether answers wait for the driver to read."""
-        return bool(self._waiting)
+        return self.waiting > 0
+
+    @property
+    def waiting(self) -> int:
+        """How many messages there was no room for."""
+        return len(self._waiting)
 
     def receive(self) -> Iterator[Message]:
         """What the driver has put there since. Raises Halt."""

@@ -243,7 +243,10 @@ class FirmwareRm(ResourceManager):
         space = owner.find(handle)
         if not isinstance(space, OwnedVaSpace) or not space.uvm_owner:
             raise RmError(Status.INVALID_STATE, f"{space} has no page tables of a driver's")
-        busy = any(isinstance(each, ChannelObject) for each in space.dependants)
+        busy = any(
+            isinstance(each, ChannelObject) and each.client.objects.get(each.handle) is each
+            for each in space.dependants
+        )
         check(not busy, Status.STATE_IN_USE, f"channels run in {space}")
         space.uvm_owner, space.walked.root = False, None
         space.walked.flush_tlb()

@@ -24,7 +24,7 @@ from gpu.sim.nv.rm.status import RmError, Status, check
 UNLOADING, STATIC_INFO, CONTINUATION, SYSTEM_INFO, REGISTRY = 47, 65, 71, 72, 73
 INIT_DONE, LIBOS_PRINT, LOCKDOWN_NOTICE = 0x1001, 0x100C, 0x101C
 LAST_FUNCTION: Final = 226
-NOT_SUPPORTED, INVALID_PARAM_STRUCT, INVALID_STATE = 0x56, 0x3E, 0x40
+NOT_SUPPORTED, INVALID_PARAM_STRUCT, INVALID_STATE = 0x56, 0x3A, 0x40
 LOGS: Final = ("LOGINIT", "LOGINTR", "LOGRM", "LOGMNOC", "LOGKRNL")
 _REGION: Final = struct.Struct("<QQQBB6x")
 _ARGUMENTS: Final = struct.Struct("<QI4xQQIIB3xIB7xQQ")  # GSP_ARGUMENTS_CACHED
@@ -33,6 +33,7 @@ _CONTIGUOUS, _SYSMEM = 1, 1
 _LEAST_LOG: Final = 0x10000
 _RPC_NS: Final = 20_000
 RC_TRIGGERED: Final = 0x1004
+_OF_GROUP: Final = 1  # RC_NOTIFIER_SCOPE_TSG, g_kernel_rc_nvoc.h
 _ALLOC: Final = struct.Struct("<7I4x")  # rpc_gsp_rm_alloc_v03_00
 _CONTROL: Final = struct.Struct("<6I")  # rpc_gsp_rm_control_v03_00
 _RC: Final = struct.Struct("<6IH2x3IB3xI")  # rpc_rc_triggered_v17_02
@@ -81,6 +82,15 @@ class Rm:
             return f"RM answers no more: {self.why_dead}"
         blocked = self._queues is not None and self._queues.is_blocked
         return "RM waits for the driver to read its queue" if blocked else ""
+
+    def catch_up(self) -> bool:
+        """Goes on telling where the driver has read what was in the way; whether it has."""
+        queues = self._queues
+        if queues is None or not queues.is_blocked:
+            return False
+        before = queues.waiting
+        self._guarded(queues.flush)
+        return queues.waiting < before
 
     def start(self, booted: Booted) -> None:
         """libos starts it."""
@@ -312,7 +322,7 @@ class Rm:
         code = 31 if fault else 13
         for channel in group.channels:
             address = fault.address if fault else 0
-            head = (group.engine, channel.number_on_runlist, 0, 0, code, 2, 0)
+            head = (group.engine, channel.number_on_runlist, 0, 0, code, _OF_GROUP, 0)
             kind = (address & 0xFFFFFFFF, address >> 32, fault.kind if fault else 0, 0, 0)
             if self._queues is not None:
                 self._queues.send(RC_TRIGGERED, _RC.pack(*head, *kind))
