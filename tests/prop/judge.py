@@ -7,7 +7,7 @@ arithmetic (Parker 1997; CESTAC by Vignes and La Porte is the same idea): `expec
 graph a few more times, and each time disturbs at random, by as much as implementations may differ,
 the result of every operation that the op table leaves open:
 
-- exp, exp2, log2, sin: 4 units in the last place;
+- exp, exp2, expm1, log2, sin: 4 units in the last place;
 - fma: the rounding of the product;
 - float sums and products, running ones too: the bound of reordering, n * eps * sum |x| (and where a
   partial result could overflow in one order but not in another, anything);
@@ -239,7 +239,7 @@ def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
         if node.kind != "alu":
             return value
         match node.attr[0]:
-            case "exp" | "exp2" | "log2" | "sin":
+            case "exp" | "exp2" | "expm1" | "log2" | "sin":
                 return ulps(value, ULPS, node.dtype)
             case "fma":
                 product = np.abs(args[0].astype(np.float64) * args[1].astype(np.float64))

@@ -157,6 +157,32 @@ def test_lanes_a_few_elements_apart_are_picked_from_vectors(
         np.testing.assert_allclose(got, sum(picked), rtol=1e-5, atol=1e-5)
 
 
+SPACED = """kernel spaced(out: f32[{size}] global, x: f32[{last}] global)
+  loop i serial 9
+    loop j serial {n}
+      out[{n}*i + j] = x[{row}*i + {n1} + {step}*j]
+"""
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_lanes_of_several_rows_are_picked_from_vectors_no_longer_than_theirs(lanes: int) -> None:
+    rng = np.random.default_rng(lanes)
+    # Two rows in a vector that need all of two others, and drawn ones.
+    cases = [(lanes // 2, 2 * lanes - lanes // 2, 1)]
+    for _ in range(6):
+        n, step = int(rng.integers(2, lanes)), int(rng.choice([1, 1, -1, 2, -2]))
+        cases.append((n, int(rng.integers(0, 2 * lanes)) + abs(step) * n, step))
+    for n, row, step in cases:
+        first = 0 if step > 0 else -step * (n - 1)
+        sizes = {"n": n, "size": 9 * n, "last": 9 * row, "row": row, "n1": first, "step": step}
+        kernel = parse_kernel(SPACED.format(**sizes))
+        loads = [i for i in lowered(kernel, machine(lanes)).body if i.op == "load"]
+        assert max(inst.lanes for inst in loads) <= lanes
+        x = random(9, row)
+        got = result(schedule(kernel, machine(lanes))[0], machine(lanes), x).reshape(9, n)
+        np.testing.assert_array_equal(got, x[:, first + step * np.arange(n)])
+
+
 def test_factors_of_masked_partial_results_are_whole_vectors() -> None:
     kernel = parse_kernel(ROWS.format(n=21, size=7 * 21))
     for opt in (Rfactor("a", 12, 8), Split("b", 128, "pad"), Split("b", 128, "mask")):

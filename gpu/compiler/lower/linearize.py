@@ -489,7 +489,8 @@ class _Linearizer:
         first, span = min(needed), max(needed) - min(needed) + 1
         if span > 2 * lane.lanes:
             return None
-        width, start = 1 << (span.bit_length() - 1), where.subst({lane.var: 0}) + first
+        width = min(1 << (span.bit_length() - 1), lane.lanes)
+        start = where.subst({lane.var: 0}) + first
 
         def part(at: int) -> Inst:
             args = (self.pointers[buf], self.addresses.value(start + at))
