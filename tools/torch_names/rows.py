@@ -195,7 +195,7 @@ _TEXT: Final = {
         F.max_pool3d(x[None], 2, {None|1}, {0|1})  F.max_pool1d_with_indices(x[0], 2, {1|2})
         F.max_pool2d_with_indices(x, {2|3}, {1|2})  F.max_pool3d_with_indices(x[None], 2, {1|2})
         F.fractional_max_pool2d(x, 2, {2|(3, 2)}, None, True, f)
-        F.fractional_max_pool2d_with_indices(x, 2, None, {0.5|(0.6, 0.5)}, True, f)
+        F.fractional_max_pool2d_with_indices(x, 2, None, {(0.5, 0.5)|(0.6, 0.5)}, True, f)
         F.fractional_max_pool3d(x[None].repeat(1, 1, 3, 1, 1), 2, {2|(3, 2, 2)}, None, True, k)
         F.fractional_max_pool3d_with_indices(x[None].repeat(1, 1, 3, 1, 1), 2, 2, None, False, k)
         F.max_unpool1d(*F.max_pool1d(x[0], 2, 2, 0, 1, False, True), 2)
