@@ -20,8 +20,8 @@ from gpu.tensor.operands import Operands
 Dtype = DType | str
 
 
-class Placed(TypedDict, total=False):
-    """What may differ from the tensor whose dtype and device a new one has."""
+class Placement(TypedDict, total=False):
+    """Where and how a tensor is made; each is the default of `Creation` if it is not given."""
 
     dtype: Dtype | None
     device: str | None
@@ -135,31 +135,32 @@ class Creation(Operands):
         """A tensor like self whose values do not matter; they are zeros."""
         return self.full_like(0, dtype, device, requires_grad=requires_grad)
 
-    def new_full(self, size: Any, fill_value: Number, **options: Unpack[Placed]) -> Self:
+    def new_full(self, size: Any, fill_value: Number, **placement: Unpack[Placement]) -> Self:
         """`fill_value` in a shape, with the dtype and device of self unless others are given."""
-        return self.full(size, fill_value, **self._placed(options))
+        return self.full(size, fill_value, **self._placed(placement))
 
-    def new_zeros(self, *size: Any, **options: Unpack[Placed]) -> Self:
+    def new_zeros(self, *size: Any, **placement: Unpack[Placement]) -> Self:
         """Zeros in a shape, with the dtype and device of self unless others are given."""
-        return self.new_full(_variadic(size), 0, **options)
+        return self.new_full(_variadic(size), 0, **placement)
 
-    def new_ones(self, *size: Any, **options: Unpack[Placed]) -> Self:
+    def new_ones(self, *size: Any, **placement: Unpack[Placement]) -> Self:
         """Ones in a shape, with the dtype and device of self unless others are given."""
-        return self.new_full(_variadic(size), 1, **options)
+        return self.new_full(_variadic(size), 1, **placement)
 
-    def new_empty(self, *size: Any, **options: Unpack[Placed]) -> Self:
+    def new_empty(self, *size: Any, **placement: Unpack[Placement]) -> Self:
         """`new_zeros`, for values that do not matter."""
-        return self.new_zeros(*size, **options)
+        return self.new_zeros(*size, **placement)
 
-    def new_tensor(self, data: Any, **options: Unpack[Placed]) -> Self:
+    def new_tensor(self, data: Any, **placement: Unpack[Placement]) -> Self:
         """A tensor of `data`, with the dtype and device of self unless others are given."""
-        return type(self)(data, **self._placed(options))
+        return type(self)(data, **self._placed(placement))
 
-    def _placed(self, options: Placed) -> Placed:
+    def _placed(self, placement: Placement) -> Placement:
+        """`placement` with the dtype and device of self where none is given."""
         return {
-            "dtype": options.get("dtype") or self.dtype,
-            "device": options.get("device") or self.device,
-            "requires_grad": options.get("requires_grad"),
+            "dtype": placement.get("dtype") or self.dtype,
+            "device": placement.get("device") or self.device,
+            "requires_grad": placement.get("requires_grad"),
         }
 
     @classmethod

@@ -26,7 +26,7 @@ from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import integer, shape_of
-from gpu.tensor.creation import Creation
+from gpu.tensor.creation import Creation, Placement
 from gpu.tensor.tracing import active
 from gpu.tensor.training import TrainingMode
 
@@ -101,14 +101,6 @@ def random_words(shape: Shape, device: Place) -> Node:
         state = next_state(device[0], math.prod(upper_shape(shape)), counter)
         return G.random_bits(G.copy(state, device), shape)
     return G.random_bits(next_state(device, math.prod(upper_shape(shape))), shape)
-
-
-class Placement(TypedDict, total=False):
-    """Where and how a tensor is made; each is the default of `Creation` if it is not given."""
-
-    dtype: DType | str | None
-    device: str | None
-    requires_grad: bool | None
 
 
 class Randomness(Creation):
@@ -259,14 +251,6 @@ class Randomness(Creation):
         both = radius._binary("mul", angle._unary("sin"))
         line = G.slice_(G.reshape(both._node, (2 * pairs,)), [(0, count, 1)])
         return cls._wrap(G.reshape(line, shape)).cast(dtype)
-
-    def _placed(self, placement: Placement) -> Placement:
-        """`placement` with the dtype and device of self where none is given."""
-        return {
-            "dtype": placement.get("dtype") or self.dtype,
-            "device": placement.get("device") or self.device,
-            "requires_grad": placement.get("requires_grad"),
-        }
 
     def _finished(self, requires_grad: bool | None, contiguous: bool = True) -> Self:
         """self in memory of its own, which a tensor that asks for gradients has anyway."""
