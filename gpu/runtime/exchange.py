@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, NamedTuple, TypeVar
 
-from gpu.core.errors import Unsupported
-
 M = TypeVar("M")
 
 
@@ -89,26 +87,22 @@ class Exchange(ABC, Generic[M]):
         With None behind all that there is. Raises InvalidValue for a stream that there is not.
         """
 
+
+class ProcessExchange(Exchange[M]):
+    """An `Exchange` of a device whose memory other processes can open too."""
+
+    @abstractmethod
     def export(self, nbytes: int, as_file: bool) -> tuple[int, object, MemoryHandle]:
         """New memory that other processes can open: its address, what keeps it, and a handle.
 
         By a file it is there until the last who opened it lets go; else until what keeps it is
-        dropped. Raises OutOfMemory, and Unsupported where the device cannot do that.
+        dropped. Raises OutOfMemory, and Unsupported where the driver cannot do that.
         """
-        del nbytes, as_file
-        raise self._between_processes()
 
+    @abstractmethod
     def open(self, handle: MemoryHandle) -> tuple[int, object]:
         """Memory of another process: its address here, and what keeps it open.
 
         Raises InvalidValue for a handle of another machine or device, of this process, and of
-        memory that is gone or is shorter; Unsupported where the device cannot do that.
+        memory that is gone or is shorter; Unsupported where the driver cannot do that.
         """
-        del handle
-        raise self._between_processes()
-
-    def _between_processes(self) -> Unsupported:
-        return Unsupported(
-            "memory of this device is not shared between processes, that of CUDA is: x.to('CUDA');"
-            " or send x itself, whose pickle has its values"
-        )

@@ -13,7 +13,7 @@ from gpu.core.dtype import DType, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.exchange import MemoryHandle
+from gpu.runtime.exchange import MemoryHandle, ProcessExchange
 from gpu.tensor.arguments import choice
 from gpu.tensor.sharing import exchange_of, tensor_over
 from gpu.tensor.strided import Strided, row_major
@@ -46,7 +46,7 @@ def share(x: Tensor, by: By = "handle") -> SharedTensor:
     if not isinstance(x, Tensor):
         raise InvalidType(f"share takes a Tensor, got {type(x).__name__}")
     exchange = exchange_of(x.device)
-    if exchange is None or not isinstance(x.device, str):
+    if not isinstance(exchange, ProcessExchange) or not isinstance(x.device, str):
         raise Unsupported(
             f"memory of {x.device} is not shared between processes, that of CUDA is: x.to('CUDA');"
             " or send x itself, whose pickle has its values"
@@ -101,7 +101,7 @@ class SharedTensor:
         if 0 in self.shape:
             return Tensor.zeros(*self.shape, dtype=self.dtype, device=name)
         exchange = exchange_of(name)
-        if exchange is None:
+        if not isinstance(exchange, ProcessExchange):
             raise Unsupported(
                 f"memory of another process is opened on CUDA, got {name}; say device='CUDA'"
             )

@@ -18,7 +18,7 @@ from gpu.backends.cuda.memory import UNTOLD, CudaMemory
 from gpu.backends.cuda.share import Sharing
 from gpu.backends.cuda.streams import Event
 from gpu.core.errors import InvalidValue
-from gpu.runtime.exchange import Exchange, MemoryHandle
+from gpu.runtime.exchange import MemoryHandle, ProcessExchange
 
 DLPACK_CUDA: Final = 2
 """kDLCUDA of dlpack.h."""
@@ -37,7 +37,7 @@ _ASKED: Final = (
 _DEVICE_MEMORY, _HOST_MEMORY = 2, 1  # CUmemorytype
 
 
-class CudaExchange(Exchange[CudaMemory]):
+class CudaExchange(ProcessExchange[CudaMemory]):
     """Memory of one GPU, lent and adopted."""
 
     alignment = ALIGNMENT
