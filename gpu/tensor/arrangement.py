@@ -106,7 +106,9 @@ class Arrangement(Joining, Gathering):
         """Raises ShapeError for fewer than `least` axes, or sections of different sizes."""
         if self.ndim < least:
             raise ShapeError(f"{name} needs {least} axes, the shape is {list(self.shape)}")
-        uneven = not isinstance(parts, Sequence) and self.shape[axis] % max(integer(parts, "it"), 1)
+        uneven = not isinstance(parts, Sequence) and self.shape[axis] % max(
+            integer(parts, "indices_or_sections"), 1
+        )
         if uneven:
             raise ShapeError(
                 f"{name} into {parts} sections: axis {axis} has {self.shape[axis]} elements, which "

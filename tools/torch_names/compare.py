@@ -16,6 +16,7 @@ from gpu.core.errors import GpuError
 from gpu.nn import functional
 from tools.torch_names.operands import Array, drawn, operands, rng_for
 from tools.torch_names.rows import Row
+from tools.torch_ops.calls import unpacked
 
 # Relative, and absolute: sums go in another order, and special functions are rounded otherwise.
 TOLERANCES: Final = {
@@ -58,9 +59,7 @@ class _Ours:
             gpu.dtypes if name.startswith("float") and "_" not in name else Tensor, name
         )
         if name in _JOINING:
-            return lambda tensors, *rest, **named: function(
-                *tensors, **dict(zip(["dim"], rest, strict=False)), **named
-            )
+            return unpacked(name)
         return function
 
 

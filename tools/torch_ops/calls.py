@@ -22,7 +22,7 @@ _OF_MEMORY: Final = ("memory_format", "layout", "pin_memory", "non_blocking", "d
 """Keywords that say where values lie, and nothing of them."""
 
 
-def _unpacked(name: str) -> Call:
+def unpacked(name: str) -> Call:
     """A function of a sequence of tensors, which here are as many arguments."""
     method = getattr(Tensor, name)
 
@@ -52,7 +52,7 @@ _WRITTEN: Final[Mapping[str, Call]] = {
     "matrix_exp": gpu.linalg.matrix_exp,
     "stft": gpu.fft.stft,
 } | {
-    name: _unpacked(name)
+    name: unpacked(name)
     for name in (
         *("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "block_diag", "meshgrid"),
         *("atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors"),

@@ -435,7 +435,8 @@ class _Fusion:
         enough = depth == len(domain) or rows >= MIN_ROWS or node.src[0].size <= SMALL
         if not enough or not self._take(node, root, depth, "private"):
             return False
-        self.tiled |= {root} if is_tiled else set()
+        if is_tiled:
+            self.tiled.add(root)
         self._push(node, root, access, depth)
         return True
 
