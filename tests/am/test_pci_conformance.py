@@ -30,6 +30,7 @@ NAMES = [name for name, check in CHECKS.items() if check not in peers.CHECKS]
 COMMANDS = [check.__name__ for check in commands.CHECKS]
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize(
     "name, world",
     [(name, world) for world in WORLDS for name in NAMES]

@@ -11,6 +11,7 @@ from mutating import assert_finds
 LIMIT = 10.0  # seconds of the processor: a test that hangs has found its mistake
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mistake_is_found(name: str) -> None:
     apply, found_by, arguments = MUTATIONS[name]

@@ -17,6 +17,7 @@ WORLDS = [(seed, bits) for seed in range(4) for bits in (32, 64)]
 LIMIT = 3.0  # seconds of the processor: a check that hangs has found its mistake
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mistake_is_found(name: str) -> None:
     apply, found_by, _ = MUTATIONS[name]

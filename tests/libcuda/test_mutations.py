@@ -11,6 +11,7 @@ from libcuda.mutations import MUTATIONS
 from mutating import assert_finds
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mistake_is_found(name: str, need: Callable[[str], None]) -> None:
     need("llvmlite")

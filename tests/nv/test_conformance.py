@@ -43,6 +43,7 @@ def conforms(kind: type[RmTarget], name: str, chip: str, seed: int, coherence: C
     target.close()
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: "-".join(map(str, world)))
 @pytest.mark.parametrize("name", CHECKS)
 def test_rm(name: str, world: tuple[str, int, Coherence]) -> None:

@@ -21,6 +21,7 @@ def run(check: str) -> None:
         assert target.complaints() == []
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mistake_is_found(name: str) -> None:
     apply, found_by, _ = MUTATIONS[name]

@@ -181,6 +181,7 @@ PROGRAMS: dict[str, Callable[[Case], Node]] = {
 }
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("stage", [*STAGES, "CPU", "PYTHON"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_kind_keeps_its_meaning(program: str, stage: str) -> None:
