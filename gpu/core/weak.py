@@ -78,5 +78,11 @@ class WeakTable(Generic[KeyT, ValueT]):
                 self._entries[key] = entry
             return found
 
+    def values(self) -> list[ValueT]:
+        """The live objects, in the order in which they were filed."""
+        # In one step of the list's own: objects may go at any moment.
+        entries = list(self._entries.values())
+        return [value for entry in entries if (value := entry()) is not None]
+
     def __len__(self) -> int:
         return len(self._entries)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-from weakref import ref
 
 import numpy as np
 
@@ -64,10 +63,6 @@ if TYPE_CHECKING:
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
-# Buffers of nodes that were computed while something else still refers to the node. As a
-# WeakKeyDictionary, whose methods are Python code and would take most of the time.
-_values: dict[ref[Node], Node] = {}
-_forget: Final = _values.pop
 _NOTHING: Final = nullcontext()
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
@@ -99,10 +94,9 @@ def forget_compiled() -> None:
 
 def is_computed(node: Node) -> bool:
     """Whether the node's value is in memory."""
-    kind = node.kind
-    if kind == "buffer" or ref(node) in _values:
+    if node.value is not None or node.kind == "buffer":
         return True
-    return kind == "multi" and all(map(is_computed, node.src))
+    return node.kind == "multi" and all(map(is_computed, node.src))
 
 
 def parts_of(node: Node) -> tuple[Node, ...]:
@@ -112,12 +106,18 @@ def parts_of(node: Node) -> tuple[Node, ...]:
 
 def _memory_of(node: Node) -> Node:
     """The `multi` node that stands for a value in memory of several devices."""
-    return node if node.kind == "multi" else _values[ref(node)]
+    return node if node.kind == "multi" else _value_of(node)
+
+
+def _value_of(node: Node) -> Node:
+    """The node of memory of one that is computed, and was not memory itself."""
+    assert node.value is not None, "nothing has computed this yet"
+    return node.value
 
 
 def storage(node: Node) -> Buffer:
     """The buffer of a node of one device whose value is in memory."""
-    handle: Buffer = (node if node.kind == "buffer" else _values[ref(node)]).attr[0]
+    handle: Buffer = (node if node.kind == "buffer" else _value_of(node)).attr[0]
     return handle
 
 
@@ -126,13 +126,13 @@ def is_only_storage(node: Node, buffers: Sequence[Buffer]) -> bool:
 
     One list besides `buffers` may hold it.
     """
-    apart = node.kind == "buffer" or is_only_reference([_values[ref(node)]], 1)
+    apart = node.kind == "buffer" or is_only_reference([node.value], 1)
     return apart and buffers[0].is_writable and is_only_buffer(buffers, 1)
 
 
 def has_value(node: Node, value: Node) -> None:
     """A node, of which nothing was computed yet, has the value of a `buffer` node from now on."""
-    _values[ref(node, _forget)] = value
+    node.value = value
 
 
 def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Node]:
@@ -198,7 +198,7 @@ def _realize_spread(roots: Sequence[Node]) -> list[Node]:
         result.append(own[0] if one else multi(own, layout, root.shape, root.device))
         copy_origin(root, result[-1])
         if not is_computed(root):
-            _values[ref(root, _forget)] = result[-1]
+            root.value = result[-1]
     return result
 
 
@@ -214,7 +214,7 @@ def without_reshapes(node: Node) -> Node:
 def _view(base: Node, root: Node) -> Node:
     if not base.size:
         return buffer(Buffer(root.device, 0, root.dtype), root.shape, root.dtype, root.device)
-    shown = base if base.kind == "buffer" else _values[ref(base)]
+    shown = base if base.kind == "buffer" else _value_of(base)
     if base is not root:
         shown = buffer(shown.attr[0], root.shape, root.dtype, root.device)
     copy_origin(root, shown)
@@ -261,8 +261,7 @@ def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
 
 def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
-        computed = buffer(slots[slot], root.shape, root.dtype, root.device)
-        _values[ref(root, _forget)] = computed
+        root.value = buffer(slots[slot], root.shape, root.dtype, root.device)
 
 
 def _run_in_place(

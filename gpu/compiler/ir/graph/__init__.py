@@ -128,19 +128,34 @@ def make(
     """The node with these fields, made and checked once; raises as `check` does."""
     if device.__class__ is Grid and device.is_shared:
         # Each is its own: what one rank happens to keep, and so has computed, another may not.
-        return check(_filled((kind, src, attr, shape, dtype, device)))
+        own = check(_filled(kind, src, attr, shape, dtype, device))
+        return _interned.file((object(),), own)
     # 1 is told from 1.0: only one of them is a constant of the dtype.
     unique = (constant_key(attr[0]), attr[0].__class__) if kind == "const" else attr
     key = (kind, src, unique, shape, dtype, device)
     node = _interned.get(key)
     if node is None:
-        node = _interned.file(key, check(_filled((kind, src, attr, shape, dtype, device))))
+        node = _interned.file(key, check(_filled(kind, src, attr, shape, dtype, device)))
     return node
 
 
-def _filled(fields: tuple[Any, ...]) -> Node:
+def known_nodes() -> list[Node]:
+    """The nodes that there are, oldest first."""
+    return _interned.values()
+
+
+def _filled(
+    kind: str,
+    src: tuple[Node, ...],
+    attr: tuple[Any, ...],
+    shape: Shape,
+    dtype: DType,
+    device: Place,
+) -> Node:
     node = Node()
-    node.kind, node.src, node.attr, node.shape, node.dtype, node.device = fields
+    node.kind, node.src, node.attr = kind, src, attr
+    node.shape, node.dtype, node.device = shape, dtype, device
+    node.value = node.origin = None
     return node
 
 
@@ -247,10 +262,8 @@ def in_memory(node: Node, is_leaf: Callable[[Node], bool]) -> Node:
 
 def bound_node(node: Node) -> Node:
     """The node with the values of its variables in shape and attributes; not interned."""
-    result = Node()
-    result.kind, result.src, result.attr = node.kind, node.src, bound(node.attr)
-    result.shape, result.dtype, result.device = bound(node.shape), node.dtype, node.device
-    return result
+    shape, attr = bound(node.shape), bound(node.attr)
+    return _filled(node.kind, node.src, attr, shape, node.dtype, node.device)
 
 
 def _iterate(loop: Node, operands: Sequence[Array]) -> list[Array]:

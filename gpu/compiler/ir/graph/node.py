@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import Any, TypeAlias
 
 from gpu.compiler.ir.dims import Shape, upper
@@ -29,9 +30,21 @@ class Node(Unpicklable):
         shape: sizes of the result's dimensions, see `gpu/compiler/ir/dims.py`.
         dtype: element type of the result.
         device: name of the device the value lives on, or a tuple of the names of several.
+        value: the runtime's: a node of memory that has the value, once it is computed.
+        origin: the runtime's: where in the user's code the node was made.
     """
 
-    __slots__ = ("__weakref__", "attr", "device", "dtype", "kind", "shape", "src")
+    __slots__ = (
+        "__weakref__",
+        "attr",
+        "device",
+        "dtype",
+        "kind",
+        "origin",
+        "shape",
+        "src",
+        "value",
+    )
 
     kind: str
     src: tuple[Node, ...]
@@ -39,6 +52,8 @@ class Node(Unpicklable):
     shape: Shape
     dtype: DType
     device: Place
+    value: Node | None
+    origin: tuple[CodeType, int] | None
 
     @property
     def size(self) -> int:
