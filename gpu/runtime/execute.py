@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,11 +17,11 @@ from gpu.compiler.ir.dims import (
 from gpu.compiler.ir.graph import Node, bodies_of, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
 from gpu.compiler.ir.graph.grid import layout_of
-from gpu.core.config import config
+from gpu.core.config import config, for_settings
 from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.bindings import earlier
-from gpu.runtime.buffer import Buffer
+from gpu.runtime.buffer import Buffer, memories_of
 from gpu.runtime.collectives import Exchange, StartForm, plan_digest, shared_plan
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
-_NOTHING: Final = nullcontext()
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
 KEPT_KERNELS: Final = 4096
@@ -106,18 +104,12 @@ def parts_of(node: Node) -> tuple[Node, ...]:
 
 def _memory_of(node: Node) -> Node:
     """The `multi` node that stands for a value in memory of several devices."""
-    return node if node.kind == "multi" else _value_of(node)
-
-
-def _value_of(node: Node) -> Node:
-    """The node of memory of one that is computed, and was not memory itself."""
-    assert node.value is not None, "nothing has computed this yet"
-    return node.value
+    return node.value or node
 
 
 def storage(node: Node) -> Buffer:
     """The buffer of a node of one device whose value is in memory."""
-    handle: Buffer = (node if node.kind == "buffer" else _value_of(node)).attr[0]
+    handle: Buffer = (node.value or node).attr[0]
     return handle
 
 
@@ -148,7 +140,8 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
-        _note_lines(bases, roots)
+        if bases != roots:
+            _note_lines(bases, roots)
         statuses = known_words(wanted, is_computed, storage) if any_words() else None
         try:
             watched = _watched(wanted) if "nan" in config.CHECK else None
@@ -212,9 +205,9 @@ def without_reshapes(node: Node) -> Node:
 
 
 def _view(base: Node, root: Node) -> Node:
-    if not base.size:
+    shown = base.value or base
+    if shown.kind != "buffer":  # it has no elements
         return buffer(Buffer(root.device, 0, root.dtype), root.shape, root.dtype, root.device)
-    shown = base if base.kind == "buffer" else _value_of(base)
     if base is not root:
         shown = buffer(shown.attr[0], root.shape, root.dtype, root.device)
     copy_origin(root, shown)
@@ -234,7 +227,7 @@ def _run(
             realize([node])
         realize(wanted)
         return
-    given = [storage(leaf) for leaf in prepared.leaves]
+    given: list[Buffer] = [(leaf.value or leaf).attr[0] for leaf in prepared.leaves]
     if prepared.schedule.writes or prepared.schedule.reuses:
         # Who asked for what is there already keeps it.
         given_up = released() if released else []
@@ -346,16 +339,26 @@ class Prepared(NamedTuple):
         if vals is None:
             vals = self.numbers({}) if self.values else ()
         note_thread()
-        memories = [slot.memory for slot in slots]
-        schedule = self.schedule
+        memories = memories_of(slots)
+        if not self.schedule.is_shared:
+            self._run_parts(slots, memories, vals, before_changes)
+            return
+        with shared_plan(_digest(self.key), slots):
+            self._run_parts(slots, memories, vals, before_changes)
+
+    def _run_parts(
+        self,
+        slots: list[Buffer],
+        memories: list[Any],
+        vals: Sequence[int],
+        before_changes: Callable[[], None] | None,
+    ) -> None:
         run = _run_part if self.lines is None else self._run_timed
-        is_shared = schedule.is_shared
-        with shared_plan(_digest(self.key), slots) if is_shared else _NOTHING:
-            run(schedule.filling, slots, memories, vals)
-            if schedule.changing.steps:
-                if before_changes is not None:
-                    before_changes()
-                run(schedule.changing, slots, memories, vals)
+        run(self.schedule.filling, slots, memories, vals)
+        if self.schedule.changing.steps:
+            if before_changes is not None:
+                before_changes()
+            run(self.schedule.changing, slots, memories, vals)
 
     def _run_timed(
         self,
@@ -414,6 +417,12 @@ class Prepared(NamedTuple):
             transfer(source, target)
 
 
+@for_settings
+def _settings() -> tuple[Key, bool]:
+    """What a graph is compiled for here and now, and whether its kernels are timed."""
+    return compile_settings(), is_profiling()
+
+
 def prepare(roots: list[Node]) -> Prepared:
     """Finds or compiles what computes `roots`, none of which may be in memory already.
 
@@ -422,7 +431,8 @@ def prepare(roots: list[Node]) -> Prepared:
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
     form, numbers = key
-    named = (form, compile_settings())
+    settings, is_timed = _settings()
+    named = (form, settings)
     family = _families.get(named)
     if family is None:
         family = Family(numbers)
@@ -438,7 +448,7 @@ def prepare(roots: list[Node]) -> Prepared:
     values: tuple[Symbol | int, ...] = (
         symbols if arguments is None else (*symbols, *arguments.words)
     )
-    lines = _lines(schedule, arguments, roots, symbols) if is_profiling() else None
+    lines = _lines(schedule, arguments, roots, symbols) if is_timed else None
     return Prepared(key, leaves, schedule, values, lines)
 
 
@@ -502,14 +512,14 @@ def _run_part(
     part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]
 ) -> None:
     for step in part.runs:
-        if isinstance(step, Run):
-            own = memories if step.slots is None else [memories[i] for i in step.slots]
-            step.graph(own, vals)
-            Counters.launches += step.launches
-        elif isinstance(step, Launch):
+        if isinstance(step, Launch):
             taken = [vals[i] for i in step.vals] if step.vals else ()
             step.program(*[memories[i] for i in step.slots], vals=taken)
             Counters.launches += 1
+        elif isinstance(step, Run):
+            own = memories if step.slots is None else [memories[i] for i in step.slots]
+            step.graph(own, vals)
+            Counters.launches += step.launches
         elif isinstance(step, Repeat):
             _repeat(step, memories)
         elif isinstance(step, Call):

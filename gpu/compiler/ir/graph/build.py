@@ -54,11 +54,18 @@ def index(value: Dim, dtype: DType, device: Place) -> Node:
 
 def alu(name: str, *src: Node) -> Node:
     """A scalar operation on operands of one shape."""
-    src = tuple(map(plain, src))
+    has_const = False
+    for s in src:
+        if s.dtype.is_image:
+            return alu(name, *map(plain, src))
+        has_const = has_const or s.kind == "const"
+    first, last = src[0], src[-1]
     dtype = optable.result_dtype(name, tuple([s.dtype for s in src]))
-    node = make("alu", src, (name,), src[0].shape, dtype, src[0].device)
-    if src[0].kind == "const" and all(s.kind == "const" for s in src):
-        value = optable.fold(name, dtype, src[-1].dtype, tuple(s.attr[0] for s in src))
+    node = make("alu", src, (name,), first.shape, dtype, first.device)
+    if not has_const and first is not last and name != "where":
+        return node
+    if all(s.kind == "const" for s in src):
+        value = optable.fold(name, dtype, last.dtype, tuple(s.attr[0] for s in src))
         return const(value, node.shape, dtype, node.device)
     return _identity(name, src) or node
 

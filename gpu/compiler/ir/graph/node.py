@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from types import CodeType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from gpu.compiler.ir.dims import Shape, upper
+from gpu.compiler.ir.dims import Shape, upper_shape
 from gpu.core.dtype import DType
 from gpu.core.unpicklable import Unpicklable
 
@@ -13,6 +14,7 @@ __all__ = ["Node", "Place", "Shape", "place"]
 
 # The name of a device; of a value on several devices a tuple of names.
 Place: TypeAlias = Any
+_INTS: Final = frozenset({int})
 
 
 def place(device: Place) -> str:
@@ -58,10 +60,8 @@ class Node(Unpicklable):
     @property
     def size(self) -> int:
         """Number of elements that memory for the value has: symbolic sizes at their largest."""
-        total = 1
-        for dim in self.shape:
-            total *= dim if type(dim) is int else upper(dim)
-        return total
+        shape = self.shape
+        return math.prod(shape if _INTS.issuperset(map(type, shape)) else upper_shape(shape))
 
     @property
     def nbytes(self) -> int:
