@@ -24,26 +24,23 @@ class Operators(Matmul, Arithmetic):
 
     __hash__ = TensorBase.__hash__
 
-    def __add__(self, x: Operand) -> Self:
-        return self.add(x)
+    # The function itself: `self.add` takes torch's names of keywords, which costs a call more.
+    __add__ = Arithmetic.add
 
     def __radd__(self, x: Operand) -> Self:
         return self.add(x, reverse=True)
 
-    def __sub__(self, x: Operand) -> Self:
-        return self.sub(x)
+    __sub__ = Arithmetic.sub
 
     def __rsub__(self, x: Operand) -> Self:
         return self.sub(x, reverse=True)
 
-    def __mul__(self, x: Operand) -> Self:
-        return self.mul(x)
+    __mul__ = Arithmetic.mul
 
     def __rmul__(self, x: Operand) -> Self:
         return self.mul(x, reverse=True)
 
-    def __truediv__(self, x: Operand) -> Self:
-        return self.div(x)
+    __truediv__ = Arithmetic.div
 
     def __rtruediv__(self, x: Operand) -> Self:
         return self.div(x, reverse=True)

@@ -133,10 +133,11 @@ def make(
     # 1 is told from 1.0: only one of them is a constant of the dtype.
     unique = (constant_key(attr[0]), attr[0].__class__) if kind == "const" else attr
     key = (kind, src, unique, shape, dtype, device)
-    node = _interned.get(key)
-    if node is None:
-        node = _interned.file(key, check(_filled(kind, src, attr, shape, dtype, device)))
-    return node
+    entry = _interned.entry(key)
+    known = None if entry is None else entry()
+    if known is not None:
+        return known
+    return _interned.file(key, check(_filled(kind, src, attr, shape, dtype, device)))
 
 
 def known_nodes() -> list[Node]:
