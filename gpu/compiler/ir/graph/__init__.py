@@ -214,11 +214,12 @@ def check(node: Node) -> Node:
     Raises ShapeError, DTypeError or DeviceMismatch.
     """
     sources, rule = RULES[node.kind]
-    if sources >= 0 and len(node.src) != sources:
-        raise ShapeError(f"{node.kind} has {sources} operands, got {len(node.src)}")
+    src, device = node.src, node.device
+    if sources >= 0 and len(src) != sources:
+        raise ShapeError(f"{node.kind} has {sources} operands, got {len(src)}")
     if node.kind not in _BETWEEN_DEVICES:
-        for source in node.src:
-            if source.device != node.device:
+        for source in src:
+            if source.device != device:
                 raise DeviceMismatch(
                     f"{node.kind} on {place(node.device)} reads a tensor on "
                     f"{place(source.device)}; move one of them with .to(device)"
