@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
+_NOTHING: Final = nullcontext()
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
 KEPT_KERNELS: Final = 4096
@@ -339,26 +341,14 @@ class Prepared(NamedTuple):
         if vals is None:
             vals = self.numbers({}) if self.values else ()
         note_thread()
-        memories = memories_of(slots)
-        if not self.schedule.is_shared:
-            self._run_parts(slots, memories, vals, before_changes)
-            return
-        with shared_plan(_digest(self.key), slots):
-            self._run_parts(slots, memories, vals, before_changes)
-
-    def _run_parts(
-        self,
-        slots: list[Buffer],
-        memories: list[Any],
-        vals: Sequence[int],
-        before_changes: Callable[[], None] | None,
-    ) -> None:
+        memories, schedule = memories_of(slots), self.schedule
         run = _run_part if self.lines is None else self._run_timed
-        run(self.schedule.filling, slots, memories, vals)
-        if self.schedule.changing.steps:
-            if before_changes is not None:
-                before_changes()
-            run(self.schedule.changing, slots, memories, vals)
+        with shared_plan(_digest(self.key), slots) if schedule.is_shared else _NOTHING:
+            run(schedule.filling, slots, memories, vals)
+            if schedule.changing.steps:
+                if before_changes is not None:
+                    before_changes()
+                run(schedule.changing, slots, memories, vals)
 
     def _run_timed(
         self,

@@ -26,7 +26,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -334,8 +334,7 @@ class Jit(JitObject, Generic[P, R]):
             given: Any = arguments[grad] if isinstance(grad, int) else grad
             target.tensor(arguments)._grad = given
         if isinstance(capture.result, Tensor):
-            only: Any = results[0]
-            return only
+            return cast("R", results[0])
         remaining = iter(results)
         rebuilt: R = map_tensors(capture.result, lambda _: next(remaining))
         return rebuilt

@@ -24,23 +24,26 @@ class Operators(Matmul, Arithmetic):
 
     __hash__ = TensorBase.__hash__
 
-    # The function itself: `self.add` takes torch's names of keywords, which costs a call more.
-    __add__ = Arithmetic.add
+    def __add__(self, x: Operand) -> Self:
+        return self.add(x)
 
     def __radd__(self, x: Operand) -> Self:
         return self.add(x, reverse=True)
 
-    __sub__ = Arithmetic.sub
+    def __sub__(self, x: Operand) -> Self:
+        return self.sub(x)
 
     def __rsub__(self, x: Operand) -> Self:
         return self.sub(x, reverse=True)
 
-    __mul__ = Arithmetic.mul
+    def __mul__(self, x: Operand) -> Self:
+        return self.mul(x)
 
     def __rmul__(self, x: Operand) -> Self:
         return self.mul(x, reverse=True)
 
-    __truediv__ = Arithmetic.div
+    def __truediv__(self, x: Operand) -> Self:
+        return self.div(x)
 
     def __rtruediv__(self, x: Operand) -> Self:
         return self.div(x, reverse=True)

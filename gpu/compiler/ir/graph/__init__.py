@@ -2,7 +2,8 @@
 
 A node's shape, dtype and device are fixed when it is made. Nodes are frozen and interned: two equal
 expressions are one object, so `is` compares them and common subexpressions vanish by themselves.
-Anything known about a node beyond its fields lives in the pass that found it out.
+Anything known about a node beyond its fields lives in the pass that found it out, but for two notes
+of the runtime, `value` and `origin`, which nothing here reads.
 
 A value on several devices has a tuple of names as its device, and the shape it has as a whole;
 before it is computed, `gpu/compiler/shard/rules.py` makes nodes of single devices of it.
