@@ -146,17 +146,9 @@ def known_nodes() -> list[Node]:
     return _interned.values()
 
 
-def _filled(
-    kind: str,
-    src: tuple[Node, ...],
-    attr: tuple[Any, ...],
-    shape: Shape,
-    dtype: DType,
-    device: Place,
-) -> Node:
+def _filled(*fields: Any) -> Node:
     node = Node()
-    node.kind, node.src, node.attr = kind, src, attr
-    node.shape, node.dtype, node.device = shape, dtype, device
+    node.kind, node.src, node.attr, node.shape, node.dtype, node.device = fields
     node.value = node.origin = None
     return node
 
