@@ -42,6 +42,7 @@ class WeakTable(Generic[KeyT, ValueT]):
 
     Attributes:
         count: gives how many are filed, as `len` does, without a function of Python's.
+        entry: gives a reference to what is filed under a key, or None; as `get`, without one.
     """
 
     def __init__(self) -> None:
@@ -55,12 +56,12 @@ class WeakTable(Generic[KeyT, ValueT]):
                     del entries[key]
 
         self._entries = entries
-        self.count = entries.__len__
+        self.count, self.entry = entries.__len__, entries.get
         self._forget = forget
 
     def get(self, key: KeyT) -> ValueT | None:
         """The live object filed under `key`, or None."""
-        entry = self._entries.get(key)
+        entry = self.entry(key)
         return None if entry is None else entry()
 
     def file(self, key: KeyT, value: ValueT) -> ValueT:
@@ -77,6 +78,12 @@ class WeakTable(Generic[KeyT, ValueT]):
                 found = value
                 self._entries[key] = entry
             return found
+
+    def values(self) -> list[ValueT]:
+        """The live objects, in the order in which they were filed."""
+        # In one step of the list's own: objects may go at any moment.
+        entries = list(self._entries.values())
+        return [value for entry in entries if (value := entry()) is not None]
 
     def __len__(self) -> int:
         return len(self._entries)

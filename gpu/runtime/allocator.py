@@ -113,7 +113,8 @@ class Allocator(Unpicklable, ABC, Generic[M]):
         Raises OutOfMemory, also where MEMORY_LIMIT says so, InvalidType and InvalidValue for what
         is no number of bytes.
         """
-        nbytes = count_of(nbytes, "the size of an allocation")
+        if type(nbytes) is not int or nbytes < 0:
+            nbytes = count_of(nbytes, "the size of an allocation")
         memory = self._take(nbytes)
         self.live = live = self.live + nbytes
         if live > self.peak:  # noqa: PLR1730  # calling max costs more than all of this

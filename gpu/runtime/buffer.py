@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -63,7 +64,8 @@ class Buffer(Unpicklable):
         if not isinstance(dtype, DType):
             raise InvalidType(f"a buffer's dtype must be one of dtypes, as float32; got {dtype!r}")
         self.device, self.dtype = device, dtype
-        self.size = count_of(size, "the number of a buffer's elements")
+        known = type(size) is int and size >= 0  # asked here: most are, and calls take time
+        self.size = size if known else count_of(size, "the number of a buffer's elements")
         self.read_only = False
         self.statuses: tuple[Status, ...] = ()
         self._memory: Any = None
@@ -106,7 +108,7 @@ class Buffer(Unpicklable):
                 if self.dtype.is_image:
                     self._memory = allocator.alloc_image(cast(ImageDType, self.dtype))
                 else:
-                    self._memory = allocator.alloc(self.nbytes)
+                    self._memory = allocator.alloc(self.size * self.dtype.itemsize)
             except OutOfMemory as error:
                 name_holders(error, self.device, self.nbytes)
                 raise
@@ -157,7 +159,7 @@ class Buffer(Unpicklable):
         if self.dtype.is_image:  # a name of this module might be gone already when Python exits
             self._allocator.free_image(self._memory, cast(ImageDType, self.dtype))
         else:
-            self._allocator.free(self._memory, self.nbytes)
+            self._allocator.free(self._memory, self.size * self.dtype.itemsize)
 
     def copy_in(self, data: npt.NDArray[Any]) -> Buffer:
         """Copies a numpy array of the same dtype and size into the buffer; returns the buffer.
@@ -243,6 +245,11 @@ def own_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     own = host_array(array.shape, array.dtype)
     np.copyto(own, array)
     return own
+
+
+def memories_of(buffers: Sequence[Buffer]) -> list[Any]:
+    """What `Buffer.memory` is of each: that of most is there, and a property takes time."""
+    return [b.memory if b._memory is None else b._memory for b in buffers]
 
 
 class _HostMemory:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-from weakref import ref
 
 import numpy as np
 
@@ -19,11 +18,11 @@ from gpu.compiler.ir.dims import (
 from gpu.compiler.ir.graph import Node, bodies_of, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
 from gpu.compiler.ir.graph.grid import layout_of
-from gpu.core.config import config
+from gpu.core.config import config, for_settings
 from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.bindings import earlier
-from gpu.runtime.buffer import Buffer
+from gpu.runtime.buffer import Buffer, memories_of
 from gpu.runtime.collectives import Exchange, StartForm, plan_digest, shared_plan
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
@@ -64,10 +63,6 @@ if TYPE_CHECKING:
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
-# Buffers of nodes that were computed while something else still refers to the node. As a
-# WeakKeyDictionary, whose methods are Python code and would take most of the time.
-_values: dict[ref[Node], Node] = {}
-_forget: Final = _values.pop
 _NOTHING: Final = nullcontext()
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
@@ -99,10 +94,9 @@ def forget_compiled() -> None:
 
 def is_computed(node: Node) -> bool:
     """Whether the node's value is in memory."""
-    kind = node.kind
-    if kind == "buffer" or ref(node) in _values:
+    if node.value is not None or node.kind == "buffer":
         return True
-    return kind == "multi" and all(map(is_computed, node.src))
+    return node.kind == "multi" and all(map(is_computed, node.src))
 
 
 def parts_of(node: Node) -> tuple[Node, ...]:
@@ -112,12 +106,12 @@ def parts_of(node: Node) -> tuple[Node, ...]:
 
 def _memory_of(node: Node) -> Node:
     """The `multi` node that stands for a value in memory of several devices."""
-    return node if node.kind == "multi" else _values[ref(node)]
+    return node.value or node
 
 
 def storage(node: Node) -> Buffer:
     """The buffer of a node of one device whose value is in memory."""
-    handle: Buffer = (node if node.kind == "buffer" else _values[ref(node)]).attr[0]
+    handle: Buffer = (node.value or node).attr[0]
     return handle
 
 
@@ -126,13 +120,13 @@ def is_only_storage(node: Node, buffers: Sequence[Buffer]) -> bool:
 
     One list besides `buffers` may hold it.
     """
-    apart = node.kind == "buffer" or is_only_reference([_values[ref(node)]], 1)
+    apart = node.kind == "buffer" or is_only_reference([node.value], 1)
     return apart and buffers[0].is_writable and is_only_buffer(buffers, 1)
 
 
 def has_value(node: Node, value: Node) -> None:
     """A node, of which nothing was computed yet, has the value of a `buffer` node from now on."""
-    _values[ref(node, _forget)] = value
+    node.value = value
 
 
 def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Node]:
@@ -148,7 +142,8 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
-        _note_lines(bases, roots)
+        if bases != roots:
+            _note_lines(bases, roots)
         statuses = known_words(wanted, is_computed, storage) if any_words() else None
         try:
             watched = _watched(wanted) if "nan" in config.CHECK else None
@@ -198,7 +193,7 @@ def _realize_spread(roots: Sequence[Node]) -> list[Node]:
         result.append(own[0] if one else multi(own, layout, root.shape, root.device))
         copy_origin(root, result[-1])
         if not is_computed(root):
-            _values[ref(root, _forget)] = result[-1]
+            root.value = result[-1]
     return result
 
 
@@ -212,9 +207,9 @@ def without_reshapes(node: Node) -> Node:
 
 
 def _view(base: Node, root: Node) -> Node:
-    if not base.size:
+    shown = base.value or base
+    if shown.kind != "buffer":  # it has no elements
         return buffer(Buffer(root.device, 0, root.dtype), root.shape, root.dtype, root.device)
-    shown = base if base.kind == "buffer" else _values[ref(base)]
     if base is not root:
         shown = buffer(shown.attr[0], root.shape, root.dtype, root.device)
     copy_origin(root, shown)
@@ -234,7 +229,7 @@ def _run(
             realize([node])
         realize(wanted)
         return
-    given = [storage(leaf) for leaf in prepared.leaves]
+    given: list[Buffer] = [(leaf.value or leaf).attr[0] for leaf in prepared.leaves]
     if prepared.schedule.writes or prepared.schedule.reuses:
         # Who asked for what is there already keeps it.
         given_up = released() if released else []
@@ -261,8 +256,7 @@ def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
 
 def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
-        computed = buffer(slots[slot], root.shape, root.dtype, root.device)
-        _values[ref(root, _forget)] = computed
+        root.value = buffer(slots[slot], root.shape, root.dtype, root.device)
 
 
 def _run_in_place(
@@ -347,11 +341,9 @@ class Prepared(NamedTuple):
         if vals is None:
             vals = self.numbers({}) if self.values else ()
         note_thread()
-        memories = [slot.memory for slot in slots]
-        schedule = self.schedule
+        memories, schedule = memories_of(slots), self.schedule
         run = _run_part if self.lines is None else self._run_timed
-        is_shared = schedule.is_shared
-        with shared_plan(_digest(self.key), slots) if is_shared else _NOTHING:
+        with shared_plan(_digest(self.key), slots) if schedule.is_shared else _NOTHING:
             run(schedule.filling, slots, memories, vals)
             if schedule.changing.steps:
                 if before_changes is not None:
@@ -415,6 +407,12 @@ class Prepared(NamedTuple):
             transfer(source, target)
 
 
+@for_settings
+def _settings() -> tuple[Key, bool]:
+    """What a graph is compiled for here and now, and whether its kernels are timed."""
+    return compile_settings(), is_profiling()
+
+
 def prepare(roots: list[Node]) -> Prepared:
     """Finds or compiles what computes `roots`, none of which may be in memory already.
 
@@ -423,7 +421,8 @@ def prepare(roots: list[Node]) -> Prepared:
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
     form, numbers = key
-    named = (form, compile_settings())
+    settings, is_timed = _settings()
+    named = (form, settings)
     family = _families.get(named)
     if family is None:
         family = Family(numbers)
@@ -439,7 +438,7 @@ def prepare(roots: list[Node]) -> Prepared:
     values: tuple[Symbol | int, ...] = (
         symbols if arguments is None else (*symbols, *arguments.words)
     )
-    lines = _lines(schedule, arguments, roots, symbols) if is_profiling() else None
+    lines = _lines(schedule, arguments, roots, symbols) if is_timed else None
     return Prepared(key, leaves, schedule, values, lines)
 
 
@@ -503,14 +502,14 @@ def _run_part(
     part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]
 ) -> None:
     for step in part.runs:
-        if isinstance(step, Run):
-            own = memories if step.slots is None else [memories[i] for i in step.slots]
-            step.graph(own, vals)
-            Counters.launches += step.launches
-        elif isinstance(step, Launch):
+        if isinstance(step, Launch):
             taken = [vals[i] for i in step.vals] if step.vals else ()
             step.program(*[memories[i] for i in step.slots], vals=taken)
             Counters.launches += 1
+        elif isinstance(step, Run):
+            own = memories if step.slots is None else [memories[i] for i in step.slots]
+            step.graph(own, vals)
+            Counters.launches += step.launches
         elif isinstance(step, Repeat):
             _repeat(step, memories)
         elif isinstance(step, Call):

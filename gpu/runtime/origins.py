@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Final
-from weakref import ref
 
-from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import Node, known_nodes, toposort
 from gpu.core.callsite import CallSite, is_users
 from gpu.core.errors import GpuError
 
@@ -23,22 +22,20 @@ _MOST_NODES: Final = 1000
 _MOST_OPERATIONS: Final = 12
 _COMPUTING: Final = "while computing what was made at "
 
-# Code with the offset of the instruction being run: the line is only looked up when it is needed.
-# As a WeakKeyDictionary, whose methods are Python code and would take most of the time.
-_made: dict[ref[Node], tuple[CodeType, int]] = {}
-_forget: Final = _made.pop
 _is_users: dict[str, bool] = {}
 
 
 def note_origin(node: Node) -> None:
     """Notes that the line of the user's code that is being run made `node`, if it is new."""
-    place = users_place()
-    if place is not None:
-        _made.setdefault(ref(node, _forget), place)
+    if node.origin is None:
+        node.origin = users_place()
 
 
 def users_place() -> tuple[CodeType, int] | None:
-    """Where in the user's code is being run what called the caller of this, for `line_of`."""
+    """Where in the user's code is being run what called the caller of this, for `line_of`.
+
+    The code with the offset of the instruction: the line is only looked up when it is needed.
+    """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
@@ -61,21 +58,20 @@ def line_of(place: tuple[CodeType, int]) -> CallSite | None:
 
 def copy_origin(old: Node, new: Node) -> None:
     """Notes for what stands in the place of a node the line that made that."""
-    if (made := _made.get(ref(old))) is not None:
-        _made.setdefault(ref(new, _forget), made)
+    if new.origin is None:
+        new.origin = old.origin
 
 
 def known_origins() -> Iterator[tuple[Node, tuple[CodeType, int]]]:
     """The nodes that there are whose lines are known, oldest first, with those for `line_of`."""
-    for key, place in _made.copy().items():  # nodes may go at any moment, also while it is copied
-        if (node := key()) is not None:
-            yield node, place
+    for node in known_nodes():
+        if node.origin is not None:
+            yield node, node.origin
 
 
 def origin_of(node: Node) -> CallSite | None:
     """The line that made `node`, None where that is not known."""
-    made = _made.get(ref(node))
-    return None if made is None else line_of(made)
+    return None if node.origin is None else line_of(node.origin)
 
 
 def origins(nodes: Iterable[Node]) -> list[CallSite]:
@@ -84,7 +80,7 @@ def origins(nodes: Iterable[Node]) -> list[CallSite]:
     waiting, seen = list(nodes), 0
     while waiting and seen < _MOST_NODES and len(found) < _MOST_LINES:
         node, seen = waiting.pop(0), seen + 1
-        if ref(node) not in _made:
+        if node.origin is None:
             waiting += node.src
         elif (site := origin_of(node)) is not None:
             found[site] = None

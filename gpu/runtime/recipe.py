@@ -259,11 +259,11 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
     parts: list[Key] = []
     for position, node in enumerate(toposort(roots, is_leaf)):
         number[node] = position
-        if is_leaf(node):
+        kind = node.kind
+        if kind == "buffer" or is_leaf(node):
             leaves.append(node)
             parts.append((node.shape, node.dtype, node.device))
         else:
-            kind = node.kind
             if kind in WITH_NUMBERS:
                 attr = without_numbers(node, numbers)
             elif kind == "loop":

@@ -232,7 +232,10 @@ class TensorBase(Gradients):
             dtype = promote_scalar(node.dtype, other)
             make = G.complex_operand if dtype.kind == "complex" else G.const
             return G.cast(node, dtype), make(other, node.shape, dtype, node.device)
-        a, b = broadcast(node, self._as_node(other))
+        operand = self._as_node(other)
+        if operand.dtype is node.dtype and operand.shape == node.shape:
+            return node, operand
+        a, b = broadcast(node, operand)
         return a, b
 
     def _as_node(self, other: object) -> Node:

@@ -69,7 +69,7 @@ def compute_arguments(arguments: list[Tensor], function: str) -> None:
     """Every argument in memory of its own shape, so that a replay can read it."""
     for tensor in arguments:
         node = tensor._node
-        if is_computed(node):
+        if node.kind == "buffer" or is_computed(node):
             continue
         if tensor._view is None:
             tensor.realize()

@@ -283,8 +283,7 @@ class Capture:
         for source in self.sources if prepared.values else ():
             if source.handle is not None:
                 find_symbols(source.handle._value.shape, symbols)
-        vals = prepared.numbers(symbols)
-
+        vals = prepared.numbers(symbols) if prepared.values else ()
         given = [slot.statuses for slot in slots] if any_words() else None
         with span(f"replay {self._name}") if is_timed else _NOTHING:
             if schedule.writes or schedule.reuses:
@@ -439,7 +438,8 @@ def _buffer(source: _Source, arguments: list[Tensor]) -> Buffer:
         handle = arguments[source.position] if source.handle is None else source.handle
         node = handle._node
         if node.kind == "buffer":
-            return storage(node)
+            memory: Buffer = node.attr[0]
+            return memory
         if kind == "state" and not is_computed(node):
             (node,) = realize([node])
             handle._become(node, set())

@@ -357,9 +357,11 @@ def _settle_leaves() -> None:
 
 def compute(tensors: Sequence[Handle]) -> list[Node]:
     """Computes the values of `tensors`, and what was written to others on the way to them."""
-    written = written_before([t._to_compute for t in tensors])
-    everything = (*tensors, *written)
-    computed = realize([t._to_compute for t in everything], lambda: releases(everything))
+    everything, nodes = tensors, [t._to_compute for t in tensors]
+    if written := written_before(nodes):
+        everything = (*tensors, *written)
+        nodes += [t._to_compute for t in written]
+    computed = realize(nodes, lambda: releases(everything))
     leaves = leaf_nodes()
     for tensor, node in zip(everything, computed, strict=True):
         tensor._become(node, leaves)

@@ -72,13 +72,13 @@ def warm_calls(run: Callable[[], object]) -> int:
 # What is run, and how many calls of Python's it may take: each costs 0.1 to 0.3 us with its work.
 OPERATIONS: Mapping[str, tuple[Callable[[], object], int]] = {
     "build": (lambda: A + 1, 50),
-    "computed": (lambda: Tensor.realize(A + 1), 135),
+    "computed": (lambda: Tensor.realize(A + 1), 120),
     "views": (lambda: BLOCK.reshape(24, 8).permute(1, 0), 100),
     "index": (lambda: A[1:3], 60),
-    "replay": (lambda: add_one(A), 110),
-    "layers": (lambda: layers(X), 160),
-    "row": (row, 240),
-    "train": (train, 1500),
+    "replay": (lambda: add_one(A), 85),
+    "layers": (lambda: layers(X), 120),
+    "row": (row, 220),
+    "train": (train, 1400),
 }
 
 COUNTING = """

@@ -63,14 +63,17 @@ class CPUProgram(Program):
 
         Returns when it has finished; with `wait`, the seconds it took.
         """
-        started = time.perf_counter() if wait else 0.0
+        if wait:
+            started = time.perf_counter()
+            self(*addresses, vals=vals)
+            return time.perf_counter() - started
         if self.scratch:
             self._run_with_scratch(addresses, vals)
         elif self.parallel:
             self.pool.run_packed(self.address, self.words(addresses, vals))
         else:
             self._call(self.words(addresses, vals), 0, 1)
-        return time.perf_counter() - started if wait else None
+        return None
 
     def words(self, addresses: Sequence[int], vals: Sequence[int] = (), scratch: int = 0) -> bytes:
         """What `args` points to, as for a replay table; `scratch` is the address of that memory."""

@@ -2,7 +2,8 @@
 
 A node's shape, dtype and device are fixed when it is made. Nodes are frozen and interned: two equal
 expressions are one object, so `is` compares them and common subexpressions vanish by themselves.
-Anything known about a node beyond its fields lives in the pass that found it out.
+Anything known about a node beyond its fields lives in the pass that found it out, but for two notes
+of the runtime, `value` and `origin`, which nothing here reads.
 
 A value on several devices has a tuple of names as its device, and the shape it has as a whole;
 before it is computed, `gpu/compiler/shard/rules.py` makes nodes of single devices of it.
@@ -128,19 +129,27 @@ def make(
     """The node with these fields, made and checked once; raises as `check` does."""
     if device.__class__ is Grid and device.is_shared:
         # Each is its own: what one rank happens to keep, and so has computed, another may not.
-        return check(_filled((kind, src, attr, shape, dtype, device)))
+        own = check(_filled(kind, src, attr, shape, dtype, device))
+        return _interned.file((object(),), own)
     # 1 is told from 1.0: only one of them is a constant of the dtype.
     unique = (constant_key(attr[0]), attr[0].__class__) if kind == "const" else attr
     key = (kind, src, unique, shape, dtype, device)
-    node = _interned.get(key)
-    if node is None:
-        node = _interned.file(key, check(_filled((kind, src, attr, shape, dtype, device))))
-    return node
+    entry = _interned.entry(key)
+    known = None if entry is None else entry()
+    if known is not None:
+        return known
+    return _interned.file(key, check(_filled(kind, src, attr, shape, dtype, device)))
 
 
-def _filled(fields: tuple[Any, ...]) -> Node:
+def known_nodes() -> list[Node]:
+    """The nodes that there are, oldest first."""
+    return _interned.values()
+
+
+def _filled(*fields: Any) -> Node:
     node = Node()
     node.kind, node.src, node.attr, node.shape, node.dtype, node.device = fields
+    node.value = node.origin = None
     return node
 
 
@@ -198,11 +207,12 @@ def check(node: Node) -> Node:
     Raises ShapeError, DTypeError or DeviceMismatch.
     """
     sources, rule = RULES[node.kind]
-    if sources >= 0 and len(node.src) != sources:
-        raise ShapeError(f"{node.kind} has {sources} operands, got {len(node.src)}")
+    src, device = node.src, node.device
+    if sources >= 0 and len(src) != sources:
+        raise ShapeError(f"{node.kind} has {sources} operands, got {len(src)}")
     if node.kind not in _BETWEEN_DEVICES:
-        for source in node.src:
-            if source.device != node.device:
+        for source in src:
+            if source.device != device:
                 raise DeviceMismatch(
                     f"{node.kind} on {place(node.device)} reads a tensor on "
                     f"{place(source.device)}; move one of them with .to(device)"
@@ -247,10 +257,8 @@ def in_memory(node: Node, is_leaf: Callable[[Node], bool]) -> Node:
 
 def bound_node(node: Node) -> Node:
     """The node with the values of its variables in shape and attributes; not interned."""
-    result = Node()
-    result.kind, result.src, result.attr = node.kind, node.src, bound(node.attr)
-    result.shape, result.dtype, result.device = bound(node.shape), node.dtype, node.device
-    return result
+    shape, attr = bound(node.shape), bound(node.attr)
+    return _filled(node.kind, node.src, attr, shape, node.dtype, node.device)
 
 
 def _iterate(loop: Node, operands: Sequence[Array]) -> list[Array]:

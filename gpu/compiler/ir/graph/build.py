@@ -54,11 +54,16 @@ def index(value: Dim, dtype: DType, device: Place) -> Node:
 
 def alu(name: str, *src: Node) -> Node:
     """A scalar operation on operands of one shape."""
-    src = tuple(map(plain, src))
+    for s in src:
+        if s.dtype.is_image:
+            return alu(name, *map(plain, src))
     dtype = optable.result_dtype(name, tuple([s.dtype for s in src]))
     node = make("alu", src, (name,), src[0].shape, dtype, src[0].device)
-    if src[0].kind == "const" and all(s.kind == "const" for s in src):
-        value = optable.fold(name, dtype, src[-1].dtype, tuple(s.attr[0] for s in src))
+    constants = [s.attr[0] for s in src if s.kind == "const"]
+    if not constants and src[0] is not src[-1] and name != "where":
+        return node
+    if len(constants) == len(src):
+        value = optable.fold(name, dtype, src[-1].dtype, tuple(constants))
         return const(value, node.shape, dtype, node.device)
     return _identity(name, src) or node
 

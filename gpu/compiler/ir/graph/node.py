@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import math
+from types import CodeType
+from typing import Any, Final, TypeAlias
 
-from gpu.compiler.ir.dims import Shape, upper
+from gpu.compiler.ir.dims import Shape, upper_shape
 from gpu.core.dtype import DType
 from gpu.core.unpicklable import Unpicklable
 
@@ -12,6 +14,7 @@ __all__ = ["Node", "Place", "Shape", "place"]
 
 # The name of a device; of a value on several devices a tuple of names.
 Place: TypeAlias = Any
+_INTS: Final = frozenset({int})
 
 
 def place(device: Place) -> str:
@@ -29,9 +32,21 @@ class Node(Unpicklable):
         shape: sizes of the result's dimensions, see `gpu/compiler/ir/dims.py`.
         dtype: element type of the result.
         device: name of the device the value lives on, or a tuple of the names of several.
+        value: the runtime's: a node of memory that has the value, once it is computed.
+        origin: the runtime's: where in the user's code the node was made.
     """
 
-    __slots__ = ("__weakref__", "attr", "device", "dtype", "kind", "shape", "src")
+    __slots__ = (
+        "__weakref__",
+        "attr",
+        "device",
+        "dtype",
+        "kind",
+        "origin",
+        "shape",
+        "src",
+        "value",
+    )
 
     kind: str
     src: tuple[Node, ...]
@@ -39,14 +54,14 @@ class Node(Unpicklable):
     shape: Shape
     dtype: DType
     device: Place
+    value: Node | None
+    origin: tuple[CodeType, int] | None
 
     @property
     def size(self) -> int:
         """Number of elements that memory for the value has: symbolic sizes at their largest."""
-        total = 1
-        for dim in self.shape:
-            total *= dim if type(dim) is int else upper(dim)
-        return total
+        shape = self.shape
+        return math.prod(shape if _INTS.issuperset(map(type, shape)) else upper_shape(shape))
 
     @property
     def nbytes(self) -> int:

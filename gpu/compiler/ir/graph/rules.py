@@ -62,8 +62,9 @@ def _check_index_value(node: Node) -> None:
 
 
 def _check_alu(node: Node) -> None:
+    shape = node.shape
     for source in node.src:
-        if source.shape != node.shape:
+        if source.shape != shape:
             raise _misfit(node, "operands must have the result's shape; broadcast them first")
     expected = optable.result_dtype(node.attr[0], tuple([s.dtype for s in node.src]))
     if expected is not node.dtype:
