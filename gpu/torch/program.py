@@ -193,11 +193,11 @@ class Program:
         """The program for these inputs, and torch's variables as ours has them."""
         if not self._variables and not numbers:
             key = compile_settings(), *[tensor.stride() for tensor in tensors]
-            form = self._by_strides.get(key)
-            if form is None:
-                form, _ = self._find(tensors, _layouts(tensors), {}, numbers)
-                self._by_strides.keep(key, form)
-            return form, {}
+            known = self._by_strides.get(key)
+            if known is None:
+                known, _ = self._find(tensors, _layouts(tensors), {}, numbers)
+                self._by_strides.keep(key, known)
+            return known, {}
         layouts = _layouts(tensors)
         found: dict[Any, int] = {}
         for node, number in numbers.items():
