@@ -211,6 +211,13 @@ class Buffer(Unpicklable):
 
         None where the host cannot read this device's memory in place. Raises as `verify`.
         """
+        address = self.host_address()
+        if address is None:
+            return None
+        return np.asarray(_HostMemory(self, address)).view(self.dtype.np)
+
+    def host_address(self) -> int | None:
+        """Where the host finds the contents, in place; else as `host_view`."""
         note_thread()
         if self.statuses:
             self.verify()
@@ -222,7 +229,7 @@ class Buffer(Unpicklable):
         device.synchronize()
         if began:
             note_span(f"wait for {self.device}", "python", began)
-        return np.asarray(_HostMemory(self, address)).view(self.dtype.np)
+        return address
 
     def __repr__(self) -> str:
         return f"<Buffer {self.dtype.name} x {self.size} on {self.device}>"

@@ -246,9 +246,8 @@ class Capture:
         if self._checked is not None:
             self._check(self._checked, arguments, symbols)
         given = [_buffer(source, arguments) for source in self.given_sources]
-        outputs = []
-        if self.prepared:
-            outputs = self._run(self.prepared, arguments, symbols, before_changes)
+        slots = [_buffer(source, arguments) for source in self.sources]
+        outputs = self._run(slots, arguments, symbols, before_changes)
         result = []
         for wanted in self.wanted:
             parts = [_node_over(part, outputs, given, symbols) for part in wanted.parts]
@@ -256,6 +255,32 @@ class Capture:
                 result.append(parts[0])
             else:
                 result.append(G.multi(parts, wanted.layout, wanted.shape, wanted.device))
+        return result
+
+    def replay_over(
+        self, memory: Sequence[Buffer], symbols: dict[str, Symbol]
+    ) -> list[Buffer | None]:
+        """As `replay`, on the memory of arguments: that of each result, None without elements.
+
+        For a function that gives tensors on one device, changes none and looks at no positions. No
+        memory of an argument is written to.
+        """
+        assert self._checked is None
+
+        def found(source: _Source) -> Buffer:
+            return memory[source.position] if source.kind == "argument" else _buffer(source, [])
+
+        slots = [found(source) for source in self.sources]
+        outputs = self._run(slots, None, symbols, None)
+        result: list[Buffer | None] = []
+        for wanted in self.wanted:
+            (part,) = wanted.parts
+            if part.node is not None:
+                result.append(None)
+            elif part.output >= 0:
+                result.append(outputs[part.output])
+            else:
+                result.append(found(self.given_sources[part.given]))
         return result
 
     def _check(self, checked: Capture, arguments: list[Tensor], symbols: dict[str, Symbol]) -> None:
@@ -269,17 +294,22 @@ class Capture:
 
     def _run(
         self,
-        prepared: Prepared,
-        arguments: list[Tensor],
+        slots: list[Buffer],
+        arguments: list[Tensor] | None,
         symbols: dict[str, Symbol],
         before_changes: Callable[[], None] | None,
     ) -> list[Buffer]:
-        """The memory of each root that is computed."""
+        """The memory of each root that is computed, given that of each leaf.
+
+        `arguments` are tensors that may lose their memory; None where none may.
+        """
+        prepared = self.prepared
+        if prepared is None:
+            return []
         is_timed = is_profiling()
         if is_timed != (prepared.lines is not None):  # as nobody knew when it was traced
             prepared = prepared._replace(lines=() if is_timed else None)
         schedule = prepared.schedule
-        slots = [_buffer(source, arguments) for source in self.sources]
         for source in self.sources if prepared.values else ():
             if source.handle is not None:
                 find_symbols(source.handle._value.shape, symbols)
@@ -312,7 +342,7 @@ class Capture:
         self,
         prepared: Prepared,
         slots: list[Buffer],
-        arguments: list[Tensor],
+        arguments: list[Tensor] | None,
         vals: Sequence[int],
         before_changes: Callable[[], None] | None,
     ) -> None:
@@ -320,6 +350,8 @@ class Capture:
         schedule = prepared.schedule
 
         def may_change(slot: int) -> bool:
+            if arguments is None:
+                return False
             return self._may_change(slot, slots[slot : slot + 1], arguments)
 
         for slot in schedule.writes:

@@ -7,6 +7,7 @@ copied there: one with a version counter once, until that moves or its memory is
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gpu.core.dtype import DType
 from gpu.core.errors import Unsupported
+from gpu.runtime.allocator import Allocator
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.torch.types import TORCHS, ours
@@ -81,22 +83,21 @@ class Inputs:
         self.device = device
         self._copies: dict[int, _Copy] = {}
 
-    def buffer(self, number: int, tensor: torch.Tensor, size: int) -> Buffer:
-        """A buffer of `size` elements that begins with those of a row-major tensor.
-
-        Where there are more, as for sizes that vary, it is a copy: programs may read all of them.
-        """
+    def buffers(self, tensors: Sequence[torch.Tensor]) -> list[Buffer]:
+        """Buffers of the elements of row-major tensors."""
         allocator = Device[self.device].allocator
-        nbytes = size * tensor.dtype.itemsize
-        if size and size == tensor.numel():
-            address = tensor.data_ptr()
-            if address % tensor.dtype.itemsize == 0:
-                memory = allocator.borrow(address, nbytes, tensor)
-                if memory is not None:
-                    return Buffer.over(self.device, size, ours(tensor.dtype), memory, tensor, True)
-        return self._copied(number, tensor, size)
+        return [self._buffer(allocator, *each) for each in enumerate(tensors)]
 
-    def _copied(self, number: int, tensor: torch.Tensor, size: int) -> Buffer:
+    def _buffer(self, allocator: Allocator[Any], number: int, tensor: torch.Tensor) -> Buffer:
+        size, dtype = tensor.numel(), ours(tensor.dtype)
+        address = tensor.data_ptr()
+        if size and address % dtype.itemsize == 0:
+            memory = allocator.borrow(address, size * dtype.itemsize, tensor)
+            if memory is not None:
+                return Buffer.over(self.device, size, dtype, memory, tensor, True)
+        return self._copied(number, tensor)
+
+    def _copied(self, number: int, tensor: torch.Tensor) -> Buffer:
         version = None if tensor.is_inference() else tensor._version
         known = self._copies.get(number)
         storage = tensor.untyped_storage()
@@ -104,16 +105,14 @@ class Inputs:
             known is not None
             and known.version == version
             and known.offset == tensor.storage_offset()
-            and known.buffer.size == size
+            and known.buffer.size == tensor.numel()
             and known.storage.cdata == storage._cdata
             and not known.storage.expired()
         ):
             return known.buffer
-        buffer = Buffer(self.device, size, ours(tensor.dtype))
-        if size:
-            filled = np.zeros(size, buffer.dtype.np)
-            filled[: tensor.numel()] = array_of(tensor).reshape(-1)
-            buffer.copy_in(filled)
+        buffer = Buffer(self.device, tensor.numel(), ours(tensor.dtype))
+        if buffer.size:
+            buffer.copy_in(array_of(tensor).reshape(-1))
         if version is not None:
             offset = tensor.storage_offset()
             self._copies[number] = _Copy(StorageWeakRef(storage), offset, version, buffer)
@@ -142,7 +141,7 @@ def empty(shape: Sequence[int], dtype: DType) -> torch.Tensor:
 
 
 def tensor_over(
-    buffer: Buffer, shape: Sequence[int], upper: Sequence[int], dtype: DType
+    buffer: Buffer, shape: tuple[int, ...], upper: tuple[int, ...], dtype: DType
 ) -> torch.Tensor:
     """A tensor of torch's with the contents of a buffer: over it where the host can use it.
 
@@ -152,29 +151,16 @@ def tensor_over(
         upper: the sizes that there may be.
         dtype: of the elements.
     """
-    theirs = TORCHS[dtype]
-    view = buffer.host_view()
-    array = buffer.copy_out() if view is None else view
-    array = np.asarray(array).view(np.uint8)
-    array = _writable(array, buffer) if not array.flags.writeable else array
-    whole = torch.from_numpy(array).view(theirs).view(tuple(upper))
-    if tuple(shape) == tuple(upper):
+    address = buffer.host_address()
+    lent: Any
+    if address is None:
+        lent = bytearray(buffer.copy_out().view(np.uint8).data)
+    else:
+        lent = (ctypes.c_uint8 * buffer.nbytes).from_address(address)
+        lent.owner = buffer
+    whole = torch.frombuffer(lent, dtype=TORCHS[dtype], count=buffer.size).view(upper)
+    if shape == upper:
         return whole
     for axis, size in enumerate(shape):
         whole = whole.narrow(axis, 0, size)
     return whole.contiguous()
-
-
-class _Lent:
-    """Memory of a buffer as numpy's array interface describes it, to be written to by torch."""
-
-    __slots__ = ("__array_interface__", "buffer")
-
-    def __init__(self, array: np.ndarray[Any, Any], buffer: Buffer):
-        self.buffer = buffer
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
-
-
-def _writable(array: np.ndarray[Any, Any], buffer: Buffer) -> np.ndarray[Any, Any]:
-    """The same memory for writing: nobody but torch has it."""
-    return np.asarray(_Lent(array, buffer))

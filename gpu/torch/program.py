@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
-from gpu.compiler.ir.dims import Symbol, bound, find_symbols, is_symbolic, upper_shape
+from gpu.compiler.ir.dims import Symbol, bound, find_symbols, is_symbolic, rebound, upper_shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType
 from gpu.core.errors import GpuError
-from gpu.runtime.execute import storage
+from gpu.runtime.buffer import Buffer
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import compile_settings
 from gpu.tensor.callforms import stand_in
@@ -63,18 +63,28 @@ class _Form(NamedTuple):
 
     Attributes:
         capture: the operations, compiled.
+        layouts: of each input, as torch has it; None for row-major.
         shapes: of each input as it lies in memory, of ours.
-        gives: of each result, of ours: its axes' order in memory, whether it needs a copy.
+        gives: the results.
     """
 
     capture: Capture
+    layouts: list[Layout | None]
     shapes: list[tuple[Any, ...]]
     gives: list[_Given]
 
 
 class _Given(NamedTuple):
-    """A result: what undoes the order of its axes in memory, None for row-major."""
+    """A result.
 
+    Attributes:
+        shape, dtype: as it lies in memory, of ours.
+        back: what undoes the order of its axes in memory; None for row-major.
+        base: what it is a view of.
+    """
+
+    shape: tuple[Any, ...]
+    dtype: DType
     back: tuple[int, ...] | None
     base: fx.Node
 
@@ -118,6 +128,7 @@ class Program:
         ]
         self._variables = sorted(sizes.variables_in(self._expressions), key=str)
         self._forms: Recent[Any, _Form] = Recent(_KEPT)
+        self._by_strides: Recent[Any, _Form] = Recent(_KEPT)  # where no size varies
         self._fixed = False
         self._given_numbers = [n for n in stage.takes if is_size(n)]
         self._results = [
@@ -136,38 +147,39 @@ class Program:
         """Runs it on the values of what it takes, and adds those of what it gives."""
         tensors = [_resolved(values[node]) for node in self._tensors]
         numbers = {node: values[node] for node in self._given_numbers}
-        form, layouts, known = self._form_for(tensors, numbers)
-        buffers = []
-        for number, (tensor, layout, shape) in enumerate(
-            zip(tensors, layouts, form.shapes, strict=True)
-        ):
-            lying = tensor if layout.is_plain else packed(tensor, layout)
-            lying = _padded(lying, upper_shape(shape))
-            buffers.append(self._inputs.buffer(number, lying, math.prod(upper_shape(shape))))
+        form, known = self._form_for(tensors, numbers)
+        lying = [
+            tensor if layout is None else packed(tensor, layout)
+            for tensor, layout in zip(tensors, form.layouts, strict=True)
+        ]
         symbols: dict[str, Symbol] = {}
         for each in known.values():
             if is_symbolic(each):
                 find_symbols(each, symbols)
-        arguments = [
-            Tensor._wrap(G.buffer(b, shape, b.dtype, self.device))
-            for b, shape in zip(buffers, form.shapes, strict=True)
-        ]
-        found = form.capture.replay(arguments, symbols)
-        self._give(form, found, buffers, values)
+        if symbols:
+            lying = [_padded(t, upper_shape(s)) for t, s in zip(lying, form.shapes, strict=True)]
+        buffers = self._inputs.buffers(lying)
+        found = form.capture.replay_over(buffers, symbols)
+        self._give(form, found, buffers, symbols, values)
 
     def _give(
-        self, form: _Form, found: Sequence[Any], buffers: list[Any], values: dict[fx.Node, Any]
+        self,
+        form: _Form,
+        found: Sequence[Buffer | None],
+        buffers: list[Buffer],
+        symbols: dict[str, Symbol],
+        values: dict[fx.Node, Any],
     ) -> None:
-        lent = {id(buffer): "input" for buffer in buffers}
+        lent = set(map(id, buffers))
         owners: dict[int, fx.Node] = {}
-        for node, given, result in zip(self.stage.gives, form.gives, found, strict=True):
-            if not result.size:
-                shape = bound(result.shape)
-                tensor = empty(shape, result.dtype)
+        for node, given, buffer in zip(self.stage.gives, form.gives, found, strict=True):
+            shape = most = given.shape
+            if symbols:
+                shape, most = bound(rebound(shape, symbols)), upper_shape(shape)
+            if buffer is None:
+                tensor = empty(shape, given.dtype)
             else:
-                buffer = storage(result)
-                shape, most = bound(result.shape), upper_shape(result.shape)
-                tensor = tensor_over(buffer, shape, most, result.dtype)
+                tensor = tensor_over(buffer, shape, most, given.dtype)
                 is_shared = owners.setdefault(id(buffer), given.base) is not given.base
                 if is_shared or (id(buffer) in lent and given.base in self.stage.nodes):
                     tensor = tensor.clone()
@@ -177,8 +189,16 @@ class Program:
 
     def _form_for(
         self, tensors: Sequence[_Lying], numbers: dict[fx.Node, Any]
-    ) -> tuple[_Form, list[Layout], dict[Any, Any]]:
-        layouts = [layout_of(t.shape, t.stride()) for t in tensors]
+    ) -> tuple[_Form, dict[Any, Any]]:
+        """The program for these inputs, and torch's variables as ours has them."""
+        if not self._variables and not numbers:
+            key = compile_settings(), *[tensor.stride() for tensor in tensors]
+            known = self._by_strides.get(key)
+            if known is None:
+                known, _ = self._find(tensors, _layouts(tensors), {}, numbers)
+                self._by_strides.keep(key, known)
+            return known, {}
+        layouts = _layouts(tensors)
         found: dict[Any, int] = {}
         for node, number in numbers.items():
             if _is_variable(symbol := _expression_of(node)):
@@ -192,8 +212,6 @@ class Program:
             try:
                 return self._find(tensors, layouts, limits, numbers)
             except (GpuError, Refused) as error:
-                if not self._variables and not numbers:
-                    raise
                 reason = error
             self._fixed = True
             form = self._find(tensors, layouts, sizes.bounds(found, True), numbers)
@@ -207,7 +225,7 @@ class Program:
         layouts: list[Layout],
         limits: dict[Any, Bound],
         numbers: dict[fx.Node, Any],
-    ) -> tuple[_Form, list[Layout], dict[Any, Any]]:
+    ) -> tuple[_Form, dict[Any, Any]]:
         known = {symbol: sizes.bind(symbol, limit) for symbol, limit in limits.items()}
         loose = tuple(
             number for node, number in numbers.items() if not _is_variable(_expression_of(node))
@@ -220,7 +238,7 @@ class Program:
             self._forms.keep(key, form)
         elif self._variables:
             form = form._replace(shapes=self._shapes(tensors, layouts, known))
-        return form, layouts, known
+        return form, known
 
     def _shapes(
         self, tensors: Sequence[_Lying], layouts: list[Layout], known: dict[Any, Any]
@@ -278,11 +296,14 @@ class Program:
                 run.step(node)
             gives, results = [], []
             for node, shape in zip(self.stage.gives, self._results, strict=True):
-                value, back = run.tensor(node), _order_of(node, shape)
-                results.append(value if back is None else value.permute(back))
-                gives.append(_Given(None if back is None else _inverse(back), _base(node)))
+                value, order = run.tensor(node), _order_of(node, shape)
+                value = value if order is None else value.permute(order)
+                back = None if order is None else _inverse(order)
+                results.append(value)
+                gives.append(_Given(value.shape, value.dtype, back, _base(node)))
             capture = Capture(trace, stand_ins, arguments, results)
-        return _Form(capture, shapes, gives)
+        unlike = [None if layout.is_plain else layout for layout in layouts]
+        return _Form(capture, unlike, shapes, gives)
 
 
 class _Run:
@@ -389,6 +410,10 @@ def _as_torch_says(found: Any, meta: Any) -> Any:
     return found
 
 
+def _layouts(tensors: Sequence[_Lying]) -> list[Layout]:
+    return [layout_of(tensor.shape, tensor.stride()) for tensor in tensors]
+
+
 def _expression_of(node: fx.Node) -> Any:
     value = node.meta["val"]
     return value.node.expr if isinstance(value, torch.SymInt) else None
@@ -451,7 +476,9 @@ def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 def _resolved(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose memory has its elements: torch may still have to conjugate or negate."""
-    return tensor.resolve_conj().resolve_neg()
+    if tensor.is_neg() or tensor.is_conj():
+        return tensor.resolve_conj().resolve_neg()
+    return tensor
 
 
 def _note_fixed(name: str, error: Exception) -> None:

@@ -145,16 +145,16 @@ def expect(
 ) -> list[Expected]:
     """What the roots should be, and how sure that is; see the head of this module."""
     values = run(roots, inputs)
-    disturb = _disturber(rng, exact)
-    samples = [run(roots, inputs, disturb) for _ in range(SAMPLES)]
+    disturbers = [_disturber(rng, exact, number) for number in range(SAMPLES)]
+    samples = [run(roots, inputs, disturb) for disturb in disturbers]
     if flushes:
         given = {root.attr[0]: root for root in toposort(roots) if root.kind == "buffer"}
         zeros = {name: flushed(inputs[name], node.dtype) for name, node in given.items()}
 
-        def disturb_flushed(node: Node, args: tuple[Array, ...], value: Array) -> Array:
-            return flushed(disturb(node, args, value), node.dtype)
+        def flushing(disturb: Disturb) -> Disturb:
+            return lambda node, args, value: flushed(disturb(node, args, value), node.dtype)
 
-        samples += [run(roots, zeros, disturb_flushed) for _ in range(SAMPLES)]
+        samples += [run(roots, zeros, flushing(disturb)) for disturb in disturbers]
     return [
         _expected(value, [s[number] for s in samples], root.dtype)
         for number, (root, value) in enumerate(zip(roots, values, strict=True))
@@ -200,7 +200,10 @@ def run(
     return [values[root] for root in roots]
 
 
-def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
+def _disturber(rng: np.random.Generator, exact: bool, number: int) -> Disturb:
+    def anything(like: Array) -> Array:
+        return _anything(rng, like, number)
+
     def near(value: Array, error: Array | float, dtype: DType) -> Array:
         wide = value.astype(np.float64)
         moved = wide + rng.uniform(-1, 1, value.shape) * error
@@ -218,11 +221,11 @@ def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
             random = noise.view(node.dtype.np).reshape(value.shape)
             return np.where(np.isnan(args[0]), random, value)
         if node.dtype.is_complex:
-            return _disturb_complex(node, args, value, rng)
+            return _disturb_complex(node, args, value, anything, rng)
         if not node.dtype.is_float:
             return value
         if node.kind in ("reduce", "scan") and node.attr[0] in ("add", "mul"):
-            return _disturb_reduction(node, args[0], value, near, rng)
+            return _disturb_reduction(node, args[0], value, near, anything)
         if node.kind == "scan" and node.attr[0] == "add":
             finite = np.where(np.isfinite(args[0]), args[0], 0).astype(np.float64)
             size = np.abs(finite).cumsum(axis=node.attr[1])
@@ -245,7 +248,7 @@ def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
                 product = np.abs(args[0].astype(np.float64) * args[1].astype(np.float64))
                 overflows = (product > largest(node.dtype)) & np.isfinite(product)
                 moved = near(value, 2 * eps(node.dtype) * product + tiny(node.dtype), node.dtype)
-                return np.where(overflows, _anything(rng, value), moved)
+                return np.where(overflows, anything(value), moved)
             case "max" | "min":
                 zeros = (args[0] == 0) & (args[1] == 0)
                 return np.where(zeros, np.where(rng.random(value.shape) < 0.5, *args), value)
@@ -261,7 +264,7 @@ def _disturb_reduction(
     source: Array,
     value: Array,
     near: Callable[[Array, Array, DType], Array],
-    rng: np.random.Generator,
+    anything: Callable[[Array], Array],
 ) -> Array:
     monoid, along = node.attr
     axes = along if node.kind == "reduce" else (along,)
@@ -283,11 +286,15 @@ def _disturb_reduction(
     # One more rounding to the node's dtype for each partial result that is kept in it.
     error = 2 * eps(node.dtype) * size + count * eps(accumulator) * size
     moved = near(value, error + tiny(node.dtype) * (count > 1), node.dtype)
-    return np.where(risky, _anything(rng, value), moved)
+    return np.where(risky, anything(value), moved)
 
 
 def _disturb_complex(
-    node: Node, args: tuple[Array, ...], value: Array, rng: np.random.Generator
+    node: Node,
+    args: tuple[Array, ...],
+    value: Array,
+    anything: Callable[[Array], Array],
+    rng: np.random.Generator,
 ) -> Array:
     """Sums, products and quotients, of which each part may err by the magnitude.
 
@@ -321,7 +328,7 @@ def _disturb_complex(
     moved = pairs + rng.uniform(-1, 1, pairs.shape) * error
     moved = np.where(np.isfinite(moved), moved, pairs)
     if multiplies or kind in ("reduce", "scan"):
-        moved = np.where(extreme[..., None], _anything(rng, pairs), moved)
+        moved = np.where(extreme[..., None], anything(pairs), moved)
     numbers: Array = moved.astype(part.np).view(node.dtype.np)[..., 0]
     return numbers
 
@@ -336,5 +343,7 @@ def largest(dtype: DType) -> float:
     }[dtype]  # fmt: skip
 
 
-def _anything(rng: np.random.Generator, like: Array) -> Array:
-    return rng.choice([np.nan, 0.0, 1.0], like.shape).astype(like.dtype)
+def _anything(rng: np.random.Generator, like: Array, number: int) -> Array:
+    """NaN in every other evaluation, and a number in the rest: none is settled by chance."""
+    choices = (0.0, 1.0) if number % 2 else (np.nan,)
+    return rng.choice(choices, like.shape).astype(like.dtype)

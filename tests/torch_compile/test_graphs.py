@@ -230,7 +230,7 @@ def test_programs_run_on_the_device_that_options_name(device: str) -> None:
 
 def test_memory_of_torchs_is_used_in_place_on_cpus() -> None:
     x = torch.randn(4, 5)
-    assert Inputs("CPU").buffer(0, x, 20).memory == x.data_ptr()
+    assert Inputs("CPU").buffers([x])[0].memory == x.data_ptr()
     turned = x.t()
     layout = layout_of(turned.shape, turned.stride())
     assert layout.is_dense and packed(turned, layout).data_ptr() == x.data_ptr()
@@ -238,21 +238,21 @@ def test_memory_of_torchs_is_used_in_place_on_cpus() -> None:
 
 def test_other_devices_get_a_copy_until_the_version_counter_moves() -> None:
     inputs, x = Inputs(Device.canonicalize("PYTHON")), torch.randn(6)
-    first = inputs.buffer(0, x, 6)
-    assert inputs.buffer(0, x.detach(), 6) is first
+    first = inputs.buffers([x])[0]
+    assert inputs.buffers([x.detach()])[0] is first
     x.mul_(2)
-    second = inputs.buffer(0, x, 6)
+    second = inputs.buffers([x])[0]
     assert second is not first and second.copy_out().tolist() == x.tolist()
     with torch.inference_mode():
         without = torch.randn(6)
-    assert inputs.buffer(1, without, 6) is not inputs.buffer(1, without, 6)
+    assert inputs.buffers([x, without])[1] is not inputs.buffers([x, without])[1]
 
 
 def test_memory_that_is_used_again_is_not_taken_for_what_was_there() -> None:
     inputs = Inputs(Device.canonicalize("PYTHON"))
     for value in range(20):
         x = torch.full((6,), float(value))
-        assert inputs.buffer(0, x, 6).copy_out().tolist() == x.tolist()
+        assert inputs.buffers([x])[0].copy_out().tolist() == x.tolist()
         del x
 
 

@@ -22,6 +22,8 @@ from gpu.tensor.tensor import Tensor
 
 # Columns of a right-hand side that are solved for together.
 _COLUMNS: Final = 32
+# Steps of a factorisation that work on the same part of a matrix.
+_STEPS: Final = 16
 
 
 def _form(x: Any, *shape: int) -> tuple[tuple[int, ...], Any]:
@@ -83,39 +85,49 @@ def _lu_form(a: Tensor) -> dict[str, Any]:
 def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Array) -> None:
     count, rows, columns = given.shape[:3]
     out, a = _cells(k, factors, given)
+    steps = min(rows, columns)
     with k.loop(count) as b:
         bad = k.alloc((), info.dtype)
         column, row = Cells.own(k, (rows,), a), Cells.own(k, (columns,), a)
         sizes = k.alloc((rows,), factors.dtype)
         with k.loop(rows, columns) as (i, m):
             out[b, i, m] = a[b, i, m]
-        with k.loop(min(rows, columns)) as j:
-            # Two reductions, which have lanes. Only rows that are done are smaller than NaN.
-            best, place = k.alloc((), factors.dtype, -2), k.alloc((), dtypes.int32, rows)
-            with k.loop(rows) as i:
-                own = k.keep(size(out[b, i, j]))
-                sizes[i] = k.keep((i >= j).where((own >= 0).where(own, -1), -2))
-                best[()] = best[()].maximum(sizes[i])
-            with k.loop(rows) as i:
-                here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
-                place[()] = place[()].minimum(here)
-            chosen = k.keep(place[()])
-            pivots[b, j] = chosen + 1
-            with k.loop(columns) as m:
-                row[m] = out[b, chosen, m]
-                out[b, chosen, m] = out[b, j, m]
-                out[b, j, m] = row[m]
-            pivot = out.keep(out[b, j, j])
-            zero = k.keep(size(pivot) == 0)
-            with k.when((bad[()] == 0) & zero):
-                bad[()] = j.cast(info.dtype) + 1
-            with k.loop(rows) as i:
-                below = out[b, i, j]
-                column[i] = where(i > j, where(zero, below, below / pivot), 0)
-            with k.loop(rows) as i, k.when(i > j):
-                out[b, i, j] = column[i]
-            with k.loop(rows, columns) as (i, m), k.when(m > j):
-                out[b, i, m] = out[b, i, m] - column[i] * row[m]
+        # What is done is left out by some steps at a time: sizes of loops are numbers.
+        for start in range(0, steps, _STEPS):
+            below, right = rows - start, columns - start
+            with k.loop(min(_STEPS, steps - start)) as step:
+                j = step + start
+                # Two reductions, which have lanes. Only rows that are done are smaller than NaN.
+                best, place = k.alloc((), factors.dtype, -2), k.alloc((), dtypes.int32, rows)
+                with k.loop(below) as i:
+                    column[i] = out[b, i + start, j]
+                with k.loop(below) as i:
+                    own = k.keep(size(column[i]))
+                    sizes[i] = k.keep((i >= step).where((own >= 0).where(own, -1), -2))
+                    best[()] = best[()].maximum(sizes[i])
+                with k.loop(below) as i:
+                    here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
+                    place[()] = place[()].minimum(here)
+                chosen = k.keep(place[()])
+                pivots[b, j] = chosen + (start + 1)
+                with k.loop(columns) as m:
+                    row[m] = out[b, chosen + start, m]
+                with k.loop(columns) as m:
+                    out[b, chosen + start, m] = out[b, j, m]
+                with k.loop(columns) as m:
+                    out[b, j, m] = row[m]
+                column[chosen] = column[step]
+                pivot = out.keep(row[j])
+                zero = k.keep(size(pivot) == 0)
+                with k.when((bad[()] == 0) & zero):
+                    bad[()] = j.cast(info.dtype) + 1
+                with k.loop(below) as i:
+                    column[i] = where(i > step, where(zero, column[i], column[i] / pivot), 0)
+                with k.loop(below) as i, k.when(i > step):
+                    out[b, i + start, j] = column[i]
+                with k.loop(below, right) as (i, m), k.when(m > step):
+                    there = b, i + start, m + start
+                    out[there] = out[there] - column[i] * row[m + start]
         info[b] = bad[()]
 
 
