@@ -42,11 +42,12 @@ SEEDS = 5  # that of SIM_SEED, and 1 to 4
 
 
 def reseed(device: str, seed: int) -> None:
-    """What the model under a device leaves to chance is drawn from this seed from now on."""
+    """What all models of the device's kind leave to chance is drawn from this seed from now on."""
     from gpu.sim.cuda import drivers
 
     assert device.partition(":")[0] in SEEDED, device
-    drivers()[-1].reseed(seed)
+    for library in drivers():
+        library.reseed(seed)
 
 
 @contextmanager

@@ -70,7 +70,8 @@ class CudaExchange(ProcessExchange[CudaMemory]):
                 memory.users[UNTOLD] = None
                 return address, owner
             if stream not in memory.users:
-                memory.users[stream] = Event(context.library, context.check)
+                with put_off():
+                    memory.users[stream] = Event(context.library, context.check)
             return address, _Lent(context, memory.users, stream, owner)
 
     def adopt(
