@@ -28,7 +28,7 @@ from hypothesis import settings
 import selection
 from matrix import Matrix
 from requirements import OPT_IN, REQUIREMENTS
-from simulated import SIMULATED, keeping_rules
+from simulated import SEEDED, SEEDS, SIMULATED, keeping_rules, reseed
 
 pytest_plugins = ("busy", "store")
 
@@ -105,7 +105,9 @@ def _percent(item: pytest.Item) -> int:
     mark = item.get_closest_marker("sampled")
     percent: int = mark.args[0] if mark else 100
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if parameters.get("device") in SAMPLED and not item.nodeid.startswith(PROMISED):
+    if _of_seed(parameters.get("device", ""))[0] in SAMPLED and not item.nodeid.startswith(
+        PROMISED
+    ):
         return min(percent, selection.SAMPLE)
     return percent
 
@@ -258,7 +260,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     named = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     own = "device" in named or hasattr(metafunc.module, "device")
     if "device" in metafunc.fixturenames and not own:
-        metafunc.parametrize("device", _devices(metafunc.config), indirect=True)
+        marked = metafunc.definition.get_closest_marker("seeds") is not None
+        count = max(metafunc.config.getoption("--seeds"), SEEDS if marked else 1)
+        devices = [*_devices(metafunc.config)]
+        seeded = [name for name in devices if name.partition(":")[0] in SEEDED]
+        devices += [f"{name}#{seed}" for name in seeded for seed in range(1, count)]
+        metafunc.parametrize("device", devices, indirect=True)
+
+
+def _of_seed(parameter: str) -> tuple[str, str]:
+    """A device, and the seed under which its model runs; nothing for that of SIM_SEED."""
+    name, _, seed = parameter.partition("#")
+    return name, seed
 
 
 @pytest.fixture
@@ -267,19 +280,22 @@ def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Itera
     from gpu import Context, Device
     from gpu.core.devspec import parse_device_spec
 
-    request.node.user_properties.append(("device", request.param))  # goes into its reports
+    wanted, seed = _of_seed(request.param)
+    request.node.user_properties.append(("device", wanted))  # goes into its reports
     known = _devices(request.config)
-    asked = known is not DEVICES and request.param in known
-    if not asked and (tool := TOOLS.get(request.param)):
+    asked = known is not DEVICES and wanted in known
+    if not asked and (tool := TOOLS.get(wanted)):
         need(tool)
-    spec = known[request.param] if asked else DEVICES[request.param]  # which a test may name
-    with Context(DEV=spec, **({} if asked else {"SIM": SIMULATED.get(request.param, "")})):
+    spec = known[wanted] if asked else DEVICES[wanted]  # which a test may name
+    with Context(DEV=spec, **({} if asked else {"SIM": SIMULATED.get(wanted, "")})):
         name = parse_device_spec(spec).name
         opened = Device[name]
         assert opened.device == name
         target = opened.renderer.target
         told = f"{target.name} {target.features}".strip()
         request.node.user_properties.append(("target", told))
+        if seed:
+            reseed(name, int(seed))
         with keeping_rules(name):
             yield name
 

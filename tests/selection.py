@@ -36,6 +36,14 @@ def add_options(parser: pytest.Parser) -> None:
         " and all those with the mark `sampled`",
     )
     parser.addoption(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="COUNT",
+        help="all tests on simulated devices whose order of work is drawn (tests/simulated.py:"
+        " SEEDED) run under so many seeds, not only those with the mark `seeds`",
+    )
+    parser.addoption(
         "--skips-to",
         metavar="FILE",
         type=Path,

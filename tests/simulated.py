@@ -37,6 +37,19 @@ def keeping_rules(device: str) -> Iterator[None]:
     assert not found, found
 
 
+SEEDED = ("CUDA",)  # whose models can be told another seed while they run
+SEEDS = 5  # that of SIM_SEED, and 1 to 4
+
+
+def reseed(device: str, seed: int) -> None:
+    """What all models of the device's kind leave to chance is drawn from this seed from now on."""
+    from gpu.sim.cuda import drivers
+
+    assert device.partition(":")[0] in SEEDED, device
+    for library in drivers():
+        library.reseed(seed)
+
+
 @contextmanager
 def own_machines() -> Iterator[None]:
     """What is opened in the block is on machines that no other test has; they end with it."""

@@ -222,6 +222,12 @@ class Config:
     SIM = _text(
         TEXT, "chip to simulate under the drivers, and its faults, as in gfx1100,fault=hang"
     )
+    SIM_SEED = Setting(
+        whole_number(0, 2**32 - 1),
+        "seed of what simulated hardware leaves to chance: mostly the order of work",
+        lambda: 0,
+        "0",
+    )
     PCI_ACCESS = Setting(
         one_of(("VFIO", "SYSFS")),
         "how PCI functions are reached; SYSFS lets a card write to all memory",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from gpu.core.config import config
 from gpu.core.errors import ConfigError
 from gpu.sim.faults import Fault, Given
 from gpu.sim.machine import Machine
@@ -32,7 +33,7 @@ class Model(NamedTuple):
     device: str
     interface: str
     find_chips: Callable[[], Iterable[str]]
-    make: Callable[[Sequence[str], Given], Simulated]
+    make: Callable[[Sequence[str], Given, int], Simulated]
 
     @property
     def chips(self) -> tuple[str, ...]:
@@ -52,11 +53,11 @@ def _nv_chips() -> Iterable[str]:
     return CHIPS
 
 
-def _kfd(chips: Sequence[str], faults: Given) -> Simulated:
+def _kfd(chips: Sequence[str], faults: Given, seed: int) -> Simulated:
     from gpu.sim.amd.chip.lanes import LaneExecutor
     from gpu.sim.amd.kfd.world import KfdWorld
 
-    return Simulated(KfdWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
+    return Simulated(KfdWorld(chip=chips, seed=seed, faults=faults, executor=LaneExecutor()), None)
 
 
 def _card_chips() -> Iterable[str]:
@@ -66,26 +67,30 @@ def _card_chips() -> Iterable[str]:
     return [name for name in BOARDS if name in CHIPS]
 
 
-def _am_pci(chips: Sequence[str], faults: Given) -> Simulated:
+def _am_pci(chips: Sequence[str], faults: Given, seed: int) -> Simulated:
     from gpu.sim.amd.chip.lanes import LaneExecutor
     from gpu.sim.amd.pci.world import AmPciWorld
 
-    return Simulated(AmPciWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
+    return Simulated(
+        AmPciWorld(chip=chips, seed=seed, faults=faults, executor=LaneExecutor()), None
+    )
 
 
-def _am_usb(chips: Sequence[str], faults: Given) -> Simulated:
+def _am_usb(chips: Sequence[str], faults: Given, seed: int) -> Simulated:
     from gpu.sim.amd.chip.lanes import LaneExecutor
     from gpu.sim.usb.world import UsbWorld
 
-    return Simulated(UsbWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
+    return Simulated(UsbWorld(chip=chips, seed=seed, faults=faults, executor=LaneExecutor()), None)
 
 
-def _nvk(chips: Sequence[str], faults: Given) -> Simulated:
+def _nvk(chips: Sequence[str], faults: Given, seed: int) -> Simulated:
     from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.world import NvSimWorld
 
     executor = PtxExecutor()
-    return Simulated(NvSimWorld(chip=chips, faults=faults, executor=executor), executor.learn)
+    return Simulated(
+        NvSimWorld(chip=chips, seed=seed, faults=faults, executor=executor), executor.learn
+    )
 
 
 def _nv_card_chips() -> Iterable[str]:
@@ -94,12 +99,14 @@ def _nv_card_chips() -> Iterable[str]:
     return BOARDS
 
 
-def _nv_pci(chips: Sequence[str], faults: Given) -> Simulated:
+def _nv_pci(chips: Sequence[str], faults: Given, seed: int) -> Simulated:
     from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.pci.world import NvPciWorld
 
     executor = PtxExecutor()
-    return Simulated(NvPciWorld(chip=chips, faults=faults, executor=executor), executor.learn)
+    return Simulated(
+        NvPciWorld(chip=chips, seed=seed, faults=faults, executor=executor), executor.learn
+    )
 
 
 def _adreno_chips() -> Iterable[str]:
@@ -108,11 +115,11 @@ def _adreno_chips() -> Iterable[str]:
     return CHIPS
 
 
-def _kgsl(chips: Sequence[str], faults: Given) -> Simulated:
+def _kgsl(chips: Sequence[str], faults: Given, seed: int) -> Simulated:
     from gpu.sim.kgsl.chip.lanes import Ir3Executor
     from gpu.sim.kgsl.world import KgslWorld
 
-    return Simulated(KgslWorld(chip=chips, faults=faults, executor=Ir3Executor()), None)
+    return Simulated(KgslWorld(chip=chips, seed=seed, faults=faults, executor=Ir3Executor()), None)
 
 
 MODELS: Final = (
@@ -172,6 +179,6 @@ def simulate(setting: str, device: str, interface: str | None = None) -> Simulat
                 f"{', '.join(model.chips)}"
             )
     try:
-        return model.make(chips, faults)
+        return model.make(chips, faults, config.SIM_SEED)
     except ConfigError as error:
         raise ConfigError(f"SIM={setting}: {error.message}") from error

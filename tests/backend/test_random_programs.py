@@ -11,6 +11,8 @@ from prop.graphs import computed, lacks_a_dtype, on
 from prop.judge import check, expect
 from prop.programs import random_graph
 
+pytestmark = pytest.mark.seeds
+
 
 # Complex numbers are floats before a device sees them: two batches of them are few.
 @pytest.mark.parametrize("batch", range(8))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import gpu
 from gpu import Tensor
+
+pytestmark = pytest.mark.seeds
 
 
 def test_a_replay_takes_new_inputs(device: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -88,6 +89,28 @@ def test_memory_that_was_given_back_or_whose_owner_was_killed(other: Any) -> Non
     by_file.close()
     del held
     assert not left()
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_a_process_that_is_killed_in_the_middle_of_its_work(other: Any, by: str) -> None:
+    shared = other.ask("share", by)
+    ours = share(Tensor(values()) + 1, by=by)
+    assert other.ask(None, ours)[2] == "CUDA"
+    held = shared.open()
+    assert other.ask("work", by) == "begun"
+    time.sleep(0.1)
+    other.process.kill()
+    other.process.join(30)
+    np.testing.assert_array_equal((held + 1).numpy(), values() + 1)
+    np.testing.assert_array_equal(ours.open().numpy(), values() + 1)
+    with pytest.raises((EOFError, OSError)):
+        other.ask("share", by)
+    if by == "handle":
+        del held
+        shared.close()
+        with pytest.raises(InvalidValue, match="it was closed"):
+            shared.open()
+    ours.close()
 
 
 def test_another_gpu_is_named(other: Any) -> None:

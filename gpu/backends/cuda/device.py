@@ -94,7 +94,7 @@ def _library(simulated: str, path: str) -> Library:
         return load_library(path)
     from gpu.sim.cuda import functions, learn
 
-    return Library(functions(simulated), learn)
+    return Library(functions(simulated, seed=config.SIM_SEED), learn)
 
 
 def arch_of(capability: int) -> str:

@@ -7,6 +7,7 @@ thread, -1 one that is not told, and all else a CUstream.
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from typing import Final
 
@@ -18,6 +19,7 @@ from gpu.backends.cuda.memory import UNTOLD, CudaMemory
 from gpu.backends.cuda.share import Sharing
 from gpu.backends.cuda.streams import Event
 from gpu.core.errors import InvalidValue
+from gpu.core.interrupts import put_off
 from gpu.runtime.exchange import MemoryHandle, ProcessExchange
 
 DLPACK_CUDA: Final = 2
@@ -68,7 +70,8 @@ class CudaExchange(ProcessExchange[CudaMemory]):
                 memory.users[UNTOLD] = None
                 return address, owner
             if stream not in memory.users:
-                memory.users[stream] = Event(context.library, context.check)
+                with put_off():
+                    memory.users[stream] = Event(context.library, context.check)
             return address, _Lent(context, memory.users, stream, owner)
 
     def adopt(
@@ -102,11 +105,21 @@ class CudaExchange(ProcessExchange[CudaMemory]):
 
     def export(self, nbytes: int, as_file: bool) -> tuple[int, object, MemoryHandle]:
         """As of every `Exchange`."""
-        return self._sharing.export(nbytes, as_file)
+        made: list[tuple[int, object, MemoryHandle]] = []
+        try:
+            with put_off():  # half of it would stay
+                made.append(self._sharing.export(nbytes, as_file))
+            return made[0]
+        except KeyboardInterrupt:
+            for *_, handle in made:
+                if handle.file >= 0:
+                    os.close(handle.file)
+            raise
 
     def open(self, handle: MemoryHandle) -> tuple[int, object]:
         """As of every `Exchange`."""
-        return self._sharing.open(handle)
+        with put_off():
+            return self._sharing.open(handle)
 
     def _check_stream(self, stream: int, code: int) -> None:
         if code == Result.INVALID_HANDLE:

@@ -21,6 +21,7 @@ from gpu.backends.cuda.library import Words
 from gpu.backends.cuda.memory import CudaMemory, Replays
 from gpu.backends.cuda.program import CudaProgram
 from gpu.core.errors import InvalidValue
+from gpu.core.interrupts import put_off
 from gpu.runtime.origins import users_place
 
 ONE_BY_ONE: Final = 2
@@ -126,18 +127,20 @@ class _Made:
         self._context, self._launches = context, launches
         self._shared = _shared(memories)
         self._is_apart = _are_apart(memories, self._shared)
-        words = Words()
-        context.check(context.library.cuGraphCreate(words.address, 0), "make a graph")
-        self._graph, self._executable = words[0], 0
+        words, self._executable = Words(), 0
+        with put_off():  # what libcuda gave is noted down at once
+            context.check(context.library.cuGraphCreate(words.address, 0), "make a graph")
+            self._graph = words[0]
         self._nodes: list[_Node] = []
         after = dependencies(launches, self._shared)
         for (program, used, taken), earlier in zip(launches, after, strict=True):
             node = _Node(program, [memories[i] for i in used], [vals[i] for i in taken])
             node.add(self._graph, [self._nodes[i].handle for i in earlier])
             self._nodes.append(node)
-        made = context.library.cuGraphInstantiateWithFlags(words.address, self._graph, 0)
-        context.check(made, f"make a graph of {len(launches)} launches")
-        self._executable = words[0]
+        with put_off():
+            made = context.library.cuGraphInstantiateWithFlags(words.address, self._graph, 0)
+            context.check(made, f"make a graph of {len(launches)} launches")
+            self._executable = words[0]
         stream = context.streams.launches
         self._launch = context.library.bind("cuGraphLaunch", self._executable, stream)
         self._taken = sorted({i for _, _, taken in launches for i in taken})

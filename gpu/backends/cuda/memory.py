@@ -14,6 +14,7 @@ from gpu.backends.cuda.peers import Peers
 from gpu.backends.cuda.streams import Event
 from gpu.core.arguments import host_bytes
 from gpu.core.errors import DeviceLost, InvalidType, OutOfMemory
+from gpu.core.interrupts import put_off
 from gpu.runtime.allocator import Allocator, LRUAllocator
 
 UNTOLD: Final = -1
@@ -137,10 +138,17 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
             )
         with context.lock:
             context.enter()
+            made: list[CudaMemory] = []
             try:
-                return CudaMemory(context, max(nbytes, 1))
+                with put_off():  # what libcuda gave is noted down at once
+                    made.append(CudaMemory(context, max(nbytes, 1)))
+                return made[0]
             except OutOfMemory as error:
                 error.add(self._left())
+                raise
+            except KeyboardInterrupt:
+                for memory in made:
+                    memory.close()
                 raise
 
     def _left(self) -> str:
@@ -156,11 +164,18 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
         context = self._context
         if memory.address is None or context.is_lost:
             return
-        if memory.last_use() > context.streams.finished:
-            context.synchronize()
-        with context.lock:
-            context.enter()
-            memory.close()
+        try:
+            if memory.last_use() > context.streams.finished:
+                context.synchronize()
+            with context.lock:
+                context.enter()
+                with put_off():
+                    memory.close()
+        except KeyboardInterrupt:  # nobody else knows of it
+            if memory.address is not None:
+                context.retire(context.library.cuMemFree_v2, memory.address)
+                memory.address = None
+            raise
 
     def _keep(self, memory: CudaMemory, nbytes: int) -> None:
         """As `LRUAllocator` does; what was lost with its context is not kept."""
@@ -309,7 +324,8 @@ class Staging:
         with context.lock:
             context.enter()
             if len(self._slots) < SLOTS:
-                self._slots.append(_Slot(context))
+                with put_off():
+                    self._slots.append(_Slot(context))
             else:
                 self._slots.rotate(-1)
         slot = self._slots[-1]

@@ -20,6 +20,7 @@ from gpu.backends.cuda.memory import CudaAllocator, CudaMemory
 from gpu.backends.cuda.streams import Event
 from gpu.compiler.toolchain.nvbinary import NvBinary, with_lines
 from gpu.core.errors import CompileError, FormatError, InvalidIndex, InvalidValue
+from gpu.core.interrupts import put_off
 from gpu.runtime.device import LaunchData
 from gpu.runtime.origins import users_place
 from gpu.runtime.program import LaunchSize, Program, check_memory_of, check_values
@@ -127,7 +128,9 @@ class CudaProgram(Program):
         context, library = self.context, self.context.library
         if self._size and not self.workspace:
             self.workspace = (self._allocator.alloc(self._size),)
-        self._module = self._module or load_code(context, self.name, self._binary)
+        if not self._module:
+            with put_off():  # what libcuda gave is noted down at once
+                self._module = load_code(context, self.name, self._binary)
         function, symbol = Words(), ctypes.create_string_buffer(self.name.encode())
         found = library.cuModuleGetFunction(
             function.address, self._module, ctypes.addressof(symbol)
@@ -240,13 +243,17 @@ class CudaProgram(Program):
         context, library = self.context, self.context.library
         with context.lock:
             context.enter()
-            began, ended = (Event(library, context.check, codes.EVENT_DEFAULT) for _ in range(2))
+            events: list[Event] = []
             try:
+                for _ in range(2):
+                    with put_off():
+                        events.append(Event(library, context.check, codes.EVENT_DEFAULT))
+                began, ended = events
                 began.record(context.streams.launches)
                 self(*bufs, vals=vals)
                 ended.record(context.streams.launches)
             except BaseException:
-                for event in (began, ended):  # which works as long as they are in use
+                for event in events:  # which works as long as they are in use
                     context.retire(library.cuEventDestroy_v2, event.handle)
                 raise
         return began, ended

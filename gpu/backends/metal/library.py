@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpu.backends.metal.objc import ObjC
 from gpu.backends.metal.simulated import compile_msl
+from gpu.core.config import config
 from gpu.core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def open_objc(simulated: str) -> ObjC:
         return ObjC(_system())
     from gpu.sim.metal.library import MetalLibrary
 
-    model = MetalLibrary(simulated, compile=compile_msl)
+    model = MetalLibrary(simulated, config.SIM_SEED, compile=compile_msl)
     _models.append(model)  # whoever holds an address may call it until the process ends
     return ObjC(model.address)
 

@@ -52,6 +52,12 @@ class Library:
         """What work has failed with, each with the place."""
         return self.driver.simulation.debug.faults
 
+    def reseed(self, seed: int) -> None:
+        """What is left to chance from now on is drawn from this seed, as after `load` with it."""
+        with self.driver.lock:
+            self.driver.rng.seed(seed)
+            self.driver.work.draw()
+
     def left(self) -> list[str]:
         """What was made and is still there."""
         graphs = [*self.driver.handles.of(Graph), *self.driver.handles.of(ExecGraph)]

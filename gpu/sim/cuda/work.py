@@ -158,11 +158,15 @@ class Work:
     def __init__(self, simulation: Simulation):
         self._simulation = simulation
         self._rng = simulation.rng
-        self._eagerness = self._rng.choice(_EAGERNESS)
+        self.draw()
         self._busy: dict[int, Stream] = {}
         self._count = 0
         self.host = Knowledge()
         self.races = Races(simulation.debug.violation)
+
+    def draw(self) -> None:
+        """Draws how often a submission lets work run."""
+        self._eagerness = self._rng.choice(_EAGERNESS)
 
     def submit(
         self,
