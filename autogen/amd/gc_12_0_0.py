@@ -1132,4 +1132,5 @@ REGISTERS: dict[str, tuple[int, int, dict[str, tuple[int, int]]]] = {
         "DISABLE_ME1PIPE0_PERF": (16, 1), "DISABLE_ME1PIPE1_PERF": (17, 1),
         "DISABLE_ME1PIPE2_PERF": (18, 1), "DISABLE_ME1PIPE3_PERF": (19, 1),
     }),
+    "SQ_PERFCOUNTER_CTRL2": (1, 0x39e2, {"FORCE_EN": (0, 1), "VMID_EN": (1, 16)}),
 }

@@ -13,6 +13,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
+from gpu.core.errors import Unsupported
 from gpu.hcq.args import ArgumentLayout, KernelArguments
 from gpu.hcq.symbol import Symbol, Value
 
@@ -138,5 +139,42 @@ class PollMem:
     op: Comparison = "=="
 
 
-Command = Launch[Any] | Copy | Signal | Wait | Barrier | Timestamp | WriteMem | PollMem
-COMMANDS: Final = (Launch, Copy, Signal, Wait, Barrier, Timestamp, WriteMem, PollMem)
+@dataclass(frozen=True, slots=True)
+class WriteRegister:
+    """Write 32 bits to a register of the device, by its own number, once all before is done."""
+
+    register: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRegister:
+    """Write 32 bits of a register of the device to memory, once all before is done."""
+
+    register: int
+    address: Value
+
+
+Command = (
+    Launch[Any]
+    | Copy
+    | Signal
+    | Wait
+    | Barrier
+    | Timestamp
+    | WriteMem
+    | PollMem
+    | WriteRegister
+    | ReadRegister
+)
+COMMANDS: Final = (
+    *(Launch, Copy, Signal, Wait, Barrier, Timestamp, WriteMem, PollMem),
+    *(WriteRegister, ReadRegister),
+)
+
+
+def no_registers(register: int, queue: str) -> Unsupported:
+    """The error of encoders whose queues reach none."""
+    return Unsupported(
+        f"register {register:#x} on {queue}: compute queues of AMD's GPUs reach registers"
+    )

@@ -147,6 +147,8 @@ def _encode(writer: _Writer, command: hcq.Command) -> None:
             writer.record(Op.WRITE, address, len(data), *words)
         case hcq.PollMem(address, value, mask, op):
             writer.record(Op.POLL, address, value, mask, _COMPARISON_NAMES.index(op))
+        case hcq.WriteRegister(register) | hcq.ReadRegister(register):
+            raise hcq.no_registers(register, "the host's queue")
         case _:
             assert_never(command)
 

@@ -123,6 +123,8 @@ class _Submission:
                 self._is_writing = True
             case hcq.WriteMem(address, data):
                 self._write(address, data)
+            case hcq.WriteRegister(register) | hcq.ReadRegister(register):
+                raise hcq.no_registers(register, "a queue of KGSL's")
 
     # Caches
 

@@ -19,9 +19,10 @@ from gpu.sim.isa.native import Make
 from gpu.sim.isa.values import Emitter
 
 KINDS: Final = ("valu", "salu", "smem", "lds", "lds_conflicts", "others")
-"""What is counted: instructions by kind, and cycles that accesses to LDS take beyond their least."""
+"""What is counted: instructions by kind, cycles that accesses to LDS take beyond their least."""
 COUNT: Final = "tally"
 CONFLICTS: Final = "tally_conflicts"
+_MASK: Final = "i256"  # of lanes, wider than any that a wave has
 _BANKS: Final = 32
 """Of LDS, each a dword wide (AMD, "RDNA3 Instruction Set Architecture", section 2.1)."""
 
@@ -62,14 +63,15 @@ def _conflicts_module(wave: WaveLayout) -> str:
     e = Emitter(1, wave)
     lanes, rows = wave.lanes, frames.row(e, "d")
     active, dwords = frames.active_lanes(e), frames.field(e, layout.AUX)
-    _add(e, e.raw(f"call i64 @conflicts(ptr {rows}, i{lanes} {active}, i32 {dwords})"))
-    return _CONFLICTS.replace("LANES", str(lanes)) + frames.module([(CONFLICTS, e)])
+    mask = e.raw(f"zext {wave.mask} {active} to {_MASK}")
+    _add(e, e.raw(f"call i64 @conflicts(ptr {rows}, {_MASK} {mask}, i32 {dwords}, i32 {lanes})"))
+    return _CONFLICTS + frames.module([(CONFLICTS, e)])
 
 
 # LDS serves 32 lanes of a dword, 16 of two or 8 of more in a cycle, and one dword of each bank.
 # Lanes that want the same dword share it.
 _CONFLICTS: Final = f"""
-define private i64 @conflicts(ptr %rows, iLANES %active, i32 %dwords) {{
+define private i64 @conflicts(ptr %rows, {_MASK} %active, i32 %dwords, i32 %lanes) {{
 entry:
   %banks = alloca [{_BANKS} x i64], align 16
   %two = icmp eq i32 %dwords, 2
@@ -86,9 +88,9 @@ group:
 lane:
   %at = phi i32 [ %start, %group ], [ %next, %laned ]
   %most = phi i64 [ 1, %group ], [ %worst, %laned ]
-  %wide = zext i32 %at to iLANES
-  %bit = lshr iLANES %active, %wide
-  %on = trunc iLANES %bit to i1
+  %wide = zext i32 %at to {_MASK}
+  %bit = lshr {_MASK} %active, %wide
+  %on = trunc {_MASK} %bit to i1
   %own = getelementptr i64, ptr %rows, i32 %at
   %address = load i64, ptr %own, align 8
   %word = lshr i64 %address, 2
@@ -98,9 +100,9 @@ before:
   %all = icmp eq i32 %j, %at
   br i1 %all, label %add, label %compare
 compare:
-  %jwide = zext i32 %j to iLANES
-  %jbit = lshr iLANES %active, %jwide
-  %jon = trunc iLANES %jbit to i1
+  %jwide = zext i32 %j to {_MASK}
+  %jbit = lshr {_MASK} %active, %jwide
+  %jon = trunc {_MASK} %jbit to i1
   %other = getelementptr i64, ptr %rows, i32 %j
   %theirs = load i64, ptr %other, align 8
   %theirword = lshr i64 %theirs, 2
@@ -133,7 +135,7 @@ laned:
 grouped:
   %extra = sub i64 %worst, 1
   %more = add i64 %sum, %extra
-  %left = icmp ult i32 %end, LANES
+  %left = icmp ult i32 %end, %lanes
   br i1 %left, label %group, label %done
 done:
   ret i64 %more

@@ -74,6 +74,13 @@ class Pm4Writer:
                 self.old = Caches.ALL
             case hcq.Copy(dst, src, size):
                 self._copy(dst, src, size)
+            case hcq.WriteRegister(register, value):
+                self.push.write_register(register, value)
+            case hcq.ReadRegister(register, address):
+                with self.push.once():
+                    self.push.copy_data(
+                        address, register, from_=fields.CopySource.COUNTER, all_64=False
+                    )
             case hcq.Launch(program):
                 raise Unsupported(f"launch of {program.name} within an indirect buffer")
 
@@ -169,8 +176,8 @@ class _Submission(Pm4Writer):
         if user:
             push.set_registers("COMPUTE_USER_DATA_0", *user)
         push.set_registers("COMPUTE_RESOURCE_LIMITS", 0)
-        # Behind the sizes of a group: no statistics, no performance counters.
-        push.set_registers("COMPUTE_START_X", 0, 0, 0, *block, 0, 0)
+        # Behind the sizes of a group: no statistics. Counters are on or off as they were set.
+        push.set_registers("COMPUTE_START_X", 0, 0, 0, *block, 0)
 
     def finish(self) -> Encoded:
         first = Segment("ring", WORD, "ring", self.push.data)

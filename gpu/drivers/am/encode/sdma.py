@@ -94,6 +94,8 @@ class _Submission:
                 push.poll(address, value, FUNCTIONS[op], mask)
             case hcq.Barrier():
                 push.refresh()
+            case hcq.WriteRegister(register) | hcq.ReadRegister(register):
+                raise hcq.no_registers(register, "a copy queue")
             case hcq.Launch(program):
                 raise Unsupported(f"{program.name} on a copy queue: give it to a compute queue")
 

@@ -54,6 +54,7 @@ class GpuNode:
     simd_per_cu: int
     array_count: int
     simd_arrays_per_engine: int
+    cu_per_simd_array: int
     lds_size_in_kb: int
     max_slots_scratch_cu: int
     gfx_target_version: int
@@ -140,6 +141,8 @@ def target_of(os: Files, gpu: GpuNode) -> Target:
         compute_units=gpu.compute_units,
         scratch_waves=gpu.max_slots_scratch_cu,
         xccs=gpu.num_xcc,
+        arrays=gpu.simd_arrays_per_engine,
+        units_per_array=gpu.cu_per_simd_array,
     )
     _ = found.generation  # raises
     return found
@@ -171,6 +174,7 @@ def _read_node(os: Files, number: int, gpu_id: int) -> GpuNode:
         raise FormatError(f"{told.path}: vendor_id {told.number('vendor_id')}, not {_AMD}")
     names = (
         *("simd_count", "simd_per_cu", "array_count", "simd_arrays_per_engine"),
+        "cu_per_simd_array",
         *("lds_size_in_kb", "max_slots_scratch_cu", "gfx_target_version"),
         "drm_render_minor",
     )

@@ -170,6 +170,8 @@ class ComputeEncoder(_RingEncoder):
                     push.write(*invalidate_caches())
                 case hcq.Copy():
                     raise Unsupported("copies on a compute queue: give them to a copy queue")
+                case hcq.WriteRegister(register) | hcq.ReadRegister(register):
+                    raise hcq.no_registers(register, "a channel of NVIDIA's")
                 case command:
                     push.write(*_host_command(command, bits))
         return writer.finish()
@@ -198,6 +200,8 @@ class CopyEncoder(_RingEncoder):
                     push.write(*membar())
                 case hcq.Launch(program):
                     raise Unsupported(f"{program.name} on a copy queue: give it to a compute queue")
+                case hcq.WriteRegister(register) | hcq.ReadRegister(register):
+                    raise hcq.no_registers(register, "a channel of NVIDIA's")
                 case _:
                     push.write(*_host_command(command, bits))
         return _Writer(self.target, push).finish()

@@ -132,7 +132,8 @@ class Dispatch:
     def code(self) -> tuple[int, int, int, bool, bool]:
         """What decoding depends on: pc, vector registers, accumulators, mixed modes, counting.
 
-        Modes are mixed where 32-bit floats are rounded, or their denormals treated, unlike all others.
+        Modes are mixed where 32-bit floats are rounded, or their denormals treated, unlike all
+        others.
         """
         low, high = (self.mode & 3, self.mode >> 4 & 3), (self.mode >> 2 & 3, self.mode >> 6 & 3)
         return self.pc, self.vgprs, self.accumulators, low != high, bool(self.tally)

@@ -28,7 +28,8 @@ _VECTOR: Final = ("vop1", "vop2", "vop3", "vop3p", "vop3sd", "vopc", "vopd", "vi
 _KINDS: Final = {
     **dict.fromkeys(_VECTOR, "valu"),
     **dict.fromkeys(("sop1", "sop2", "sopc", "sopk"), "salu"),
-    **{"smem": "smem", "ds": "lds"},
+    "smem": "smem",
+    "ds": "lds",
 }
 """What instructions are counted as, by format."""
 _MODE_CHANGES: Final = ("s_setreg", "s_round_mode", "s_denorm_mode")

@@ -25,7 +25,8 @@ class InstructionCache:
     """Programs by entry address. What it holds is what runs, until it is invalidated.
 
     Attributes:
-        programs: (chip, pc, vgprs, first accumulator, mixed modes, counting, lanes) -> the decoded program.
+        programs: (chip, pc, vgprs, first accumulator, mixed modes, counting, lanes) -> the
+            decoded program.
     """
 
     def __init__(self, disassemble: Callable[[bytes], str | None] | None = None):
