@@ -18,6 +18,7 @@ from gpu.transport.missing import NO_KFD_GPU, no_node
 
 ROOT: Final = nodes.TOPOLOGY
 _AMD: Final = 0x1002
+_DIGITS: Final = 20
 _TRIES: Final = 3
 # Kinds of memory banks: what the host sees of the GPU's memory, and what it does not (kfd_crat.h).
 _PUBLIC_HEAP: Final = 1
@@ -203,7 +204,7 @@ class _Properties:
         self._values: dict[str, int] = {}
         for line, text in enumerate(_read_text(os, path).splitlines(), 1):
             name, _, value = text.partition(" ")
-            if not name or not value.isdecimal() or name in self._values:
+            if not name or not _is_number(value) or name in self._values:
                 raise FormatError(
                     f"{path}, line {line}: {text!r} is no name with a number, or its second"
                 )
@@ -266,9 +267,14 @@ def _sdma_version(os: Files, gpu: GpuNode) -> Version:
 
 def _read_number(os: Files, path: str) -> int:
     text = _read_text(os, path).strip()
-    if not text.isdecimal():
+    if not _is_number(text):
         raise FormatError(f"{path} holds {text[:40]!r}: a decimal number is expected")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is one that the kernel writes, of 64 bits at most."""
+    return text.isdecimal() and len(text) <= _DIGITS
 
 
 def _read_text(os: Files, path: str) -> str:
