@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
-from gpu.core.errors import Unsupported
 from gpu.hcq.args import ArgumentLayout, KernelArguments
+from gpu.hcq.registers import RegisterCommand
 from gpu.hcq.symbol import Symbol, Value
 
 Info_co = TypeVar("Info_co", covariant=True)
@@ -139,42 +139,7 @@ class PollMem:
     op: Comparison = "=="
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRegister:
-    """Write 32 bits to a register of the device, by its own number, once all before is done."""
-
-    register: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRegister:
-    """Write 32 bits of a register of the device to memory, once all before is done."""
-
-    register: int
-    address: Value
-
-
 Command = (
-    Launch[Any]
-    | Copy
-    | Signal
-    | Wait
-    | Barrier
-    | Timestamp
-    | WriteMem
-    | PollMem
-    | WriteRegister
-    | ReadRegister
+    Launch[Any] | Copy | Signal | Wait | Barrier | Timestamp | WriteMem | PollMem | RegisterCommand
 )
-COMMANDS: Final = (
-    *(Launch, Copy, Signal, Wait, Barrier, Timestamp, WriteMem, PollMem),
-    *(WriteRegister, ReadRegister),
-)
-
-
-def no_registers(register: int, queue: str) -> Unsupported:
-    """The error of encoders whose queues reach none."""
-    return Unsupported(
-        f"register {register:#x} on {queue}: compute queues of AMD's GPUs reach registers"
-    )
+COMMANDS: Final = tuple(get_origin(one) or one for one in get_args(Command))

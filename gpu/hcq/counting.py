@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from gpu.core.errors import Unsupported
 from gpu.hcq.allocator import Stamps
 
 
@@ -21,3 +23,11 @@ class Counting(Protocol):
 
     def counts(self, data: bytes) -> dict[str, int]:
         """What the memory holds after the launch, by name."""
+
+
+def no_counters(names: Sequence[str], device: str) -> Unsupported:
+    """The error of devices that count nothing here."""
+    return Unsupported(
+        f"counters {', '.join(names)} of {device}: those of AMD's GFX11 and GFX12 are known; of"
+        " other GPUs no public document says how user queues reach them"
+    )

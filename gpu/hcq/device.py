@@ -20,7 +20,6 @@ from gpu.core.errors import (
     InvalidIndex,
     InvalidType,
     InvalidValue,
-    Unsupported,
 )
 from gpu.core.interrupts import put_off
 from gpu.core.wait import wait_until
@@ -30,7 +29,7 @@ from gpu.hcq.allocator import STAGING, HCQAllocator
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point, Template
 from gpu.hcq.commands import Command, Launch, SymbolicSignal, Wait
 from gpu.hcq.commands import Signal as SignalCommand
-from gpu.hcq.counting import Counting
+from gpu.hcq.counting import Counting, no_counters
 from gpu.hcq.link import Linked, link
 from gpu.hcq.owner import Access, Owner, Touched
 from gpu.hcq.ports import DevicePort, Memory, MemoryKind
@@ -344,10 +343,7 @@ class HCQDevice:
 
     def counting(self, names: Sequence[str]) -> Counting:
         """What counts events by their names, for a `Profiler`. Raises InvalidValue, Unsupported."""
-        raise Unsupported(
-            f"counters {', '.join(names)} of {self.name}: those of AMD's GFX11 and GFX12 are known;"
-            " of other GPUs no public document says how user queues reach them"
-        )
+        raise no_counters(names, self.name)
 
     def under_way(self) -> str:
         """What is known of launches that have not ended, for messages; vendors know more."""

@@ -17,8 +17,8 @@ from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.encode.sdma import SdmaEncoder
 from gpu.drivers.am.kfd.port import ComputeKind
 from gpu.drivers.am.target import Target
-from gpu.hcq.commands import ReadRegister, WriteRegister
 from gpu.hcq.profile import Profiler
+from gpu.hcq.registers import ReadRegister, WriteRegister
 
 pytest.importorskip("llvmlite", reason="compiles kernels")
 

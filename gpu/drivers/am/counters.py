@@ -18,10 +18,11 @@ from typing import Final, NamedTuple
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.register import register_from_table
 from gpu.drivers.am.encode.pm4 import packets_of
-from gpu.drivers.am.encode.pm4_packets import UCONFIG_BASE
+from gpu.drivers.am.encode.registers import UCONFIG_BASE
 from gpu.drivers.am.target import Target
 from gpu.hcq.allocator import Stamps
-from gpu.hcq.commands import Command, ReadRegister, WriteRegister
+from gpu.hcq.commands import Command
+from gpu.hcq.registers import ReadRegister, WriteRegister
 from gpu.hcq.symbol import Value, plus
 
 _RESET, _START = 0, 1  # CP_PERFMON_CNTL.PERFMON_STATE; Mesa's V_036020_CP_PERFMON_STATE_*

@@ -31,7 +31,6 @@ _ALL: Final = 0xFFFF_FFFF
 _POLL_INTERVAL: Final = 4
 _COHERENCE_INTERVAL: Final = 0xA  # as amdgpu has it
 _WRITE_PIECE: Final = 0x3F00  # words of one WRITE_DATA
-_MOST_OFFSET: Final = 0xFFFF  # of SET_UCONFIG_REG
 MAX_BUFFER_WORDS: Final = 0xF_FFFF
 
 
@@ -94,22 +93,6 @@ class Pm4Builder(WordList):
         """Writes compute registers from ``first`` on."""
         offset = self._packets.number(first) - pm4.SH_REGISTERS[0]
         self.packet(pm4.SET_SH_REG, fields.RegisterStart(OFFSET=offset), *values)
-
-    def write_register(self, number: int, value: int) -> None:
-        """Writes a compute register or one of those behind `UCONFIG_REGISTERS`, by its number.
-
-        Raises InvalidValue for others.
-        """
-        first, end = pm4.SH_REGISTERS
-        kind, start = pm4.SET_SH_REG, first
-        if not first <= number < end:
-            kind, start = pm4.SET_UCONFIG_REG, pm4.UCONFIG_REGISTERS
-        if not 0 <= number - start <= _MOST_OFFSET:
-            raise InvalidValue(
-                f"register {number:#x}: packets of compute queues reach {first:#x} to {end:#x}, and"
-                f" {pm4.UCONFIG_REGISTERS:#x} to {pm4.UCONFIG_REGISTERS + _MOST_OFFSET:#x}"
-            )
-        self.packet(kind, fields.RegisterStart(OFFSET=number - start), value)
 
     def dispatch(self, groups: Sequence[Value], *, wave32: bool) -> None:
         """Starts so many groups of what the registers describe. Nothing waits for them."""

@@ -22,10 +22,12 @@ from gpu.drivers.am.encode.dispatch import (
 )
 from gpu.drivers.am.encode.kernarg import build_kernarg
 from gpu.drivers.am.encode.pm4 import Caches, Pm4Builder, write_pieces
+from gpu.drivers.am.encode.registers import push_register
 from gpu.drivers.am.target import Target, Wake
 from gpu.drivers.dwords import WORD, Word, in_segment, pair
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Patch, Segment
+from gpu.hcq.registers import ReadRegister, WriteRegister
 from gpu.hcq.signal import OWN_TIMELINE
 from gpu.hcq.symbol import Symbol, Value, offset, plus, segment_address
 
@@ -74,13 +76,8 @@ class Pm4Writer:
                 self.old = Caches.ALL
             case hcq.Copy(dst, src, size):
                 self._copy(dst, src, size)
-            case hcq.WriteRegister(register, value):
-                self.push.write_register(register, value)
-            case hcq.ReadRegister(register, address):
-                with self.push.once():
-                    self.push.copy_data(
-                        address, register, from_=fields.CopySource.COUNTER, all_64=False
-                    )
+            case WriteRegister() | ReadRegister():
+                push_register(self.push, command)
             case hcq.Launch(program):
                 raise Unsupported(f"launch of {program.name} within an indirect buffer")
 

@@ -103,11 +103,6 @@ SH_REGISTERS: Final = (
 )
 """The numbers of the registers that SET_SH_REG reaches: from, up to."""
 
-UCONFIG_REGISTERS: Final = pm4_gfx10.VALUES["SET_UCONFIG_REG"]["START"]
-"""The number of the first register that SET_UCONFIG_REG reaches."""
-UCONFIG_BASE: Final = 0xA000
-"""Where segment 1 of the graphics core's registers begins, in words (navi10_ip_offset.h)."""
-
 _COMMON: Final = (
     *(NOP, PRED_EXEC, WRITE_DATA, WAIT_REG_MEM, INDIRECT_BUFFER, COPY_DATA, EVENT_WRITE),
     *(SET_SH_REG, SET_UCONFIG_REG),

@@ -141,7 +141,9 @@ class Counters:
     def _name(self, number: int) -> str:
         name = self._numbers.get(number)
         if name is None:
-            raise PacketError(f"register {number:#x}: user queues reach performance counters alone")
+            raise PacketError(
+                f"register {number:#x}: of UCONFIG's, user queues reach performance counters"
+            )
         return name
 
 
