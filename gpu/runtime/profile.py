@@ -125,7 +125,7 @@ class Profile:
     schedules: dict[tuple[str, str], Chosen] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _rows: dict[Row, Total] = field(default_factory=dict)
-    _timers: dict[Compiled, Timer] = field(default_factory=dict)
+    _timers: dict[tuple[Compiled, tuple[str, ...]], Timer] = field(default_factory=dict)
     _is_shown_at_exit: bool = False
 
     @property
@@ -177,7 +177,7 @@ class Profile:
 
     def settle(self) -> None:
         """Waits for all that is timed, and adds it. What a device reports is logged."""
-        for device, timer in [*self._timers.items()]:
+        for (device, _), timer in [*self._timers.items()]:
             try:
                 self._collect(timer, wait=True)
             except GpuError as error:
@@ -238,7 +238,8 @@ class Profile:
         return launched
 
     def _timer(self, device: Compiled) -> Timer:
-        found = self._timers.get(device)
+        key = device, config.GPU_COUNTERS
+        found = self._timers.get(key)
         if found is None:
             made = device.make_timer()
             if config.GPU_COUNTERS and not made.counts_events:
@@ -247,7 +248,7 @@ class Profile:
                     " counters here: AMD's GPUs have"
                 )
             with self.lock:
-                found = self._timers.setdefault(device, made)
+                found = self._timers.setdefault(key, made)
             self.finish_at_exit()
         return found
 
