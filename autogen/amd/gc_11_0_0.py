@@ -987,6 +987,95 @@ REGISTERS: dict[str, tuple[int, int, dict[str, tuple[int, int]]]] = {
         "MEC_HALT": (30, 1), "MEC_STEP": (31, 1),
     }),
     "CP_MEC_RS64_PRGRM_CNTR_START_HI": (1, 0x2938, {"IP_START": (0, 30)}),
+    "SQ_PERFCOUNTER0_LO": (1, 0x31c0, {"PERFCOUNTER_LO": (0, 32)}),
+    "SQ_PERFCOUNTER1_LO": (1, 0x31c2, {"PERFCOUNTER_LO": (0, 32)}),
+    "SQ_PERFCOUNTER2_LO": (1, 0x31c4, {"PERFCOUNTER_LO": (0, 32)}),
+    "SQ_PERFCOUNTER3_LO": (1, 0x31c6, {"PERFCOUNTER_LO": (0, 32)}),
+    "SQ_PERFCOUNTER4_LO": (1, 0x31c8, {"PERFCOUNTER_LO": (0, 32)}),
+    "SQ_PERFCOUNTER5_LO": (1, 0x31ca, {"PERFCOUNTER_LO": (0, 32)}),
+    "SQ_PERFCOUNTER6_LO": (1, 0x31cc, {"PERFCOUNTER_LO": (0, 32)}),
+    "SQ_PERFCOUNTER7_LO": (1, 0x31ce, {"PERFCOUNTER_LO": (0, 32)}),
+    "GL2C_PERFCOUNTER0_LO": (1, 0x3380, {"PERFCOUNTER_LO": (0, 32)}),
+    "GL2C_PERFCOUNTER0_HI": (1, 0x3381, {"PERFCOUNTER_HI": (0, 32)}),
+    "GL2C_PERFCOUNTER1_LO": (1, 0x3382, {"PERFCOUNTER_LO": (0, 32)}),
+    "GL2C_PERFCOUNTER1_HI": (1, 0x3383, {"PERFCOUNTER_HI": (0, 32)}),
+    "GL2C_PERFCOUNTER2_LO": (1, 0x3384, {"PERFCOUNTER_LO": (0, 32)}),
+    "GL2C_PERFCOUNTER2_HI": (1, 0x3385, {"PERFCOUNTER_HI": (0, 32)}),
+    "GL2C_PERFCOUNTER3_LO": (1, 0x3386, {"PERFCOUNTER_LO": (0, 32)}),
+    "GL2C_PERFCOUNTER3_HI": (1, 0x3387, {"PERFCOUNTER_HI": (0, 32)}),
+    "CP_PERFMON_CNTL": (1, 0x3808, {
+        "PERFMON_STATE": (0, 4), "SPM_PERFMON_STATE": (4, 4), "PERFMON_ENABLE_MODE": (8, 2),
+        "PERFMON_SAMPLE_ENABLE": (10, 1),
+    }),
+    "SQ_PERFCOUNTER0_SELECT": (1, 0x39c0, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER1_SELECT": (1, 0x39c1, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER2_SELECT": (1, 0x39c2, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER3_SELECT": (1, 0x39c3, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER4_SELECT": (1, 0x39c4, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER5_SELECT": (1, 0x39c5, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER6_SELECT": (1, 0x39c6, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER7_SELECT": (1, 0x39c7, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER8_SELECT": (1, 0x39c8, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER9_SELECT": (1, 0x39c9, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER10_SELECT": (1, 0x39ca, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER11_SELECT": (1, 0x39cb, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER12_SELECT": (1, 0x39cc, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER13_SELECT": (1, 0x39cd, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER14_SELECT": (1, 0x39ce, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER15_SELECT": (1, 0x39cf, {
+        "PERF_SEL": (0, 9), "SPM_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "SQ_PERFCOUNTER_CTRL": (1, 0x39e0, {
+        "PS_EN": (0, 1), "GS_EN": (2, 1), "HS_EN": (4, 1), "CS_EN": (6, 1),
+        "DISABLE_ME0PIPE0_PERF": (14, 1), "DISABLE_ME0PIPE1_PERF": (15, 1),
+        "DISABLE_ME1PIPE0_PERF": (16, 1), "DISABLE_ME1PIPE1_PERF": (17, 1),
+        "DISABLE_ME1PIPE2_PERF": (18, 1), "DISABLE_ME1PIPE3_PERF": (19, 1),
+    }),
+    "SQ_PERFCOUNTER_CTRL2": (1, 0x39e2, {"FORCE_EN": (0, 1), "VMID_EN": (1, 16)}),
+    "GL2C_PERFCOUNTER0_SELECT": (1, 0x3b80, {
+        "PERF_SEL": (0, 10), "PERF_SEL1": (10, 10), "CNTR_MODE": (20, 4), "PERF_MODE1": (24, 4),
+        "PERF_MODE": (28, 4),
+    }),
+    "GL2C_PERFCOUNTER1_SELECT": (1, 0x3b82, {
+        "PERF_SEL": (0, 10), "PERF_SEL1": (10, 10), "CNTR_MODE": (20, 4), "PERF_MODE1": (24, 4),
+        "PERF_MODE": (28, 4),
+    }),
+    "GL2C_PERFCOUNTER2_SELECT": (1, 0x3b84, {
+        "PERF_SEL": (0, 10), "CNTR_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
+    "GL2C_PERFCOUNTER3_SELECT": (1, 0x3b85, {
+        "PERF_SEL": (0, 10), "CNTR_MODE": (20, 4), "PERF_MODE": (28, 4),
+    }),
     "RLC_CNTL": (1, 0x4c00, {
         "RLC_ENABLE_F32": (0, 1), "FORCE_RETRY": (1, 1), "READ_CACHE_DISABLE": (2, 1),
         "RLC_STEP_F32": (3, 1), "RESERVED": (4, 28),

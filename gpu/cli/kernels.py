@@ -77,6 +77,9 @@ class Figures(NamedTuple):
         if chosen is not None:
             opts = " ".join(map(_short, chosen.opts))
             lines.append(f"          {opts or 'no transformations'}")
+        if total.counts:
+            found = "  ".join(f"{name} {count}" for name, count in total.counts.items())
+            lines.append(f"          {found}")
         if row.scalar:
             lines.append(f"          not vectorised because {row.scalar}")
         if row.line:
@@ -102,6 +105,7 @@ class Figures(NamedTuple):
             "gb_per_s": total.nbytes / seconds / 1e9,
             "gflop_per_s": total.operations / seconds / 1e9,
             "roofline": self.roof,
+            "counters": dict(total.counts),
         }
 
 

@@ -41,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a timeline too, FILE.json, which Perfetto opens"
     )
+    parser.add_argument(
+        "--counters",
+        metavar="NAMES",
+        default="0",
+        help="performance counters of an AMD GPU to tell too, such as SQ_WAVES,SQ_INSTS_VALU",
+    )
     parser.add_argument("program", metavar="PROGRAM", help="a Python program")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of the program"
@@ -55,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpu.cli.script import read_script
 
     text = read_script(arguments.program)
+    SETTINGS["GPU_COUNTERS"].convert(arguments.counters, "--counters")
     setting = TABLE
     if arguments.trace is not None:
         setting = SETTINGS["GPU_PROFILE"].convert(arguments.trace, "--trace")
@@ -62,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InvalidValue(f"--trace={arguments.trace}: {why}")
     try:
         with (
-            process_settings(GPU_PROFILE=setting),
+            process_settings(GPU_PROFILE=setting, GPU_COUNTERS=arguments.counters),
             redirect_stdout(sys.stderr) if arguments.json else nullcontext(),
         ):
             return _run_program([arguments.program, *arguments.arguments], text)

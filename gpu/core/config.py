@@ -35,6 +35,7 @@ from gpu.core.settingkinds import (
     BOOL,
     BYTES,
     DEVICE,
+    EVENTS,
     EXACTLY_1,
     NAME,
     OPTIONAL_PATH,
@@ -323,6 +324,12 @@ class Config:
         "time kernels; at exit, tell what each computed for which line, how fast; or, as"
         " trace.json, write a file for Perfetto",
         str,
+        "0",
+    )
+    GPU_COUNTERS: Setting[tuple[str, ...]] = Setting(
+        EVENTS,
+        "performance counters that profiles of AMD's GPUs tell too, as in SQ_WAVES,SQ_INSTS_VALU",
+        tuple,
         "0",
     )
     IMAGE = _flag(

@@ -71,6 +71,15 @@ def comma_list(words: Mapping[str, str]) -> Kind[frozenset[str]]:
     return Kind("list", f"0 or a comma list of {', '.join(words)}", parse)
 
 
+def _parse_events(text: str) -> tuple[str, ...]:
+    names = tuple(word.strip().upper() for word in text.split(","))
+    if names in (("",), ("0",)):
+        return ()
+    if not all(name.isidentifier() for name in names):
+        raise ValueError(text)
+    return names
+
+
 def _parse_bool(text: str) -> bool:
     if text.lower() not in _BOOL_WORDS:
         raise ValueError(text)
@@ -123,6 +132,7 @@ PATH: Final = Kind("path", "the path of a folder", _parse_path)
 OPTIONAL_PATH: Final[Kind[Path | None]] = Kind(
     "path", "the path of a folder, or nothing", _parse_optional
 )
+EVENTS: Final = Kind("list", "0, or names of events separated by commas", _parse_events)
 PROFILE: Final = Kind("str", "0, 1, or a file that ends in .json", _parse_profile)
 BYTES: Final[Kind[int | None]] = Kind(
     "bytes", "a number of bytes, as 4096, 512MiB or 2GB, or nothing", _parse_bytes

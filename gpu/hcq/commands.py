@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
 from gpu.hcq.args import ArgumentLayout, KernelArguments
+from gpu.hcq.registers import RegisterCommand
 from gpu.hcq.symbol import Symbol, Value
 
 Info_co = TypeVar("Info_co", covariant=True)
@@ -138,5 +139,7 @@ class PollMem:
     op: Comparison = "=="
 
 
-Command = Launch[Any] | Copy | Signal | Wait | Barrier | Timestamp | WriteMem | PollMem
-COMMANDS: Final = (Launch, Copy, Signal, Wait, Barrier, Timestamp, WriteMem, PollMem)
+Command = (
+    Launch[Any] | Copy | Signal | Wait | Barrier | Timestamp | WriteMem | PollMem | RegisterCommand
+)
+COMMANDS: Final = tuple(get_origin(one) or one for one in get_args(Command))

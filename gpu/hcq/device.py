@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Final, TypedDict, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
@@ -29,6 +29,7 @@ from gpu.hcq.allocator import STAGING, HCQAllocator
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point, Template
 from gpu.hcq.commands import Command, Launch, SymbolicSignal, Wait
 from gpu.hcq.commands import Signal as SignalCommand
+from gpu.hcq.counting import Counting, no_counters
 from gpu.hcq.link import Linked, link
 from gpu.hcq.owner import Access, Owner, Touched
 from gpu.hcq.ports import DevicePort, Memory, MemoryKind
@@ -339,6 +340,10 @@ class HCQDevice:
             if timeout is None:  # else whoever waited may not have wanted to wait for its end
                 self.failed(hang)
             raise hang from late
+
+    def counting(self, names: Sequence[str]) -> Counting:
+        """What counts events by their names, for a `Profiler`. Raises InvalidValue, Unsupported."""
+        raise no_counters(names, self.name)
 
     def under_way(self) -> str:
         """What is known of launches that have not ended, for messages; vendors know more."""

@@ -16,6 +16,7 @@ from gpu.core.errors import InvalidValue
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.encoder import Encoded, Patch, Segment
+from gpu.hcq.registers import ReadRegister, WriteRegister, no_registers
 from gpu.hcq.symbol import Symbol, Value, segment_address
 
 WORD: Final = 8
@@ -147,6 +148,8 @@ def _encode(writer: _Writer, command: hcq.Command) -> None:
             writer.record(Op.WRITE, address, len(data), *words)
         case hcq.PollMem(address, value, mask, op):
             writer.record(Op.POLL, address, value, mask, _COMPARISON_NAMES.index(op))
+        case WriteRegister() | ReadRegister():
+            raise no_registers(command, "the host's queue")
         case _:
             assert_never(command)
 

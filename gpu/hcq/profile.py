@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from gpu.core.clocks import ClockMap, HostClock, bracketed
@@ -14,7 +15,9 @@ from gpu.hcq import commands
 from gpu.hcq.allocator import Stamps
 from gpu.hcq.channel import Channel, Point
 from gpu.hcq.commands import Command, Timestamp
+from gpu.hcq.counting import Counting
 from gpu.hcq.device import HCQDevice
+from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.signal import Signal
 
 _EVERY_NS: Final = 1_000_000
@@ -30,6 +33,7 @@ class Record(NamedTuple):
         seconds: how long they took by the device's own clock.
         error_ns: how far off the times of the host may be.
         key: what `Profiler.stamps` was given.
+        counts: of performance counters, by name.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Record(NamedTuple):
     seconds: float = 0.0
     error_ns: int = 0
     key: object = None
+    counts: Mapping[str, int] = MappingProxyType({})
 
 
 class _Running(NamedTuple):
@@ -49,6 +54,7 @@ class _Running(NamedTuple):
     start: Signal
     end: Signal
     key: object
+    counts: Memory | None
 
 
 class Profiler:
@@ -57,8 +63,15 @@ class Profiler:
     Threads may share it.
     """
 
-    def __init__(self, device: HCQDevice, host_ns: HostClock = time.perf_counter_ns):
+    def __init__(
+        self,
+        device: HCQDevice,
+        host_ns: HostClock = time.perf_counter_ns,
+        counting: Counting | None = None,
+    ):
+        """With ``counting`` what `submit` takes is counted too, outside of the timestamps."""
         self._device = device
+        self._counting = counting
         port = device.port
         read = partial(bracketed, port.clock, host_ns)
         self.clocks = ClockMap(read, port.clock_hz, host_ns, _EVERY_NS)
@@ -69,7 +82,7 @@ class Profiler:
         self, name: str, channel: Channel, commands: Iterable[Command], key: object = None
     ) -> Point:
         """`HCQDevice.submit_in_order`, noted under a name."""
-        stamps = self.stamps(name, channel, key)
+        stamps = self._stamps(name, channel, key, self._counting)
         return self._device.submit_in_order(channel, stamps.around(*commands))
 
     def stamps(self, name: str, channel: Channel, key: object = None) -> Stamps:
@@ -77,12 +90,24 @@ class Profiler:
 
         What comes to nothing is forgotten by `collect`.
         """
+        return self._stamps(name, channel, key, None)
+
+    def _stamps(
+        self, name: str, channel: Channel, key: object, counting: Counting | None
+    ) -> Stamps:
         device = self._device
         start, end = device.signal(), device.signal()
+        memory, counted = None, Stamps()
+        if counting is not None:
+            memory = device.allocate(counting.size, MemoryKind.SYSTEM)
+            counted = counting.around(memory.address)
         self.clocks.refresh()
         with self._lock:
-            self._running.append(_Running(name, channel.name, start, end, key))
-        return Stamps((Timestamp(start),), (Timestamp(end), commands.Signal(end, _DONE)))
+            self._running.append(_Running(name, channel.name, start, end, key, memory))
+        return Stamps(
+            (*counted.before, Timestamp(start)),
+            (Timestamp(end), *counted.after, commands.Signal(end, _DONE)),
+        )
 
     @property
     def pending(self) -> int:
@@ -119,14 +144,20 @@ class Profiler:
         for each in (*ended, *(left if done else ())):
             self._device.release_signal(each.start)
             self._device.release_signal(each.end)
+            if each.counts is not None:
+                self._device.release(each.counts)
         return records
 
     def _record(self, ended: _Running) -> Record:
         first, last = ended.start.timestamp, ended.end.timestamp
         if first > last:
             raise InvalidValue(f"{ended.name} began at tick {first} and ended before, at {last}")
-        clocks = self.clocks
+        clocks, counts = self.clocks, {}
+        if self._counting is not None and ended.counts is not None:
+            window = ended.counts.window
+            assert window is not None, "the host reaches its own memory"
+            counts = self._counting.counts(window.load(0, self._counting.size))
         return Record(
             *(ended.name, ended.queue, clocks.host_ns(first), clocks.host_ns(last)),
-            *((last - first) / clocks.hz, clocks.error_ns(last), ended.key),
+            *((last - first) / clocks.hz, clocks.error_ns(last), ended.key, counts),
         )

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpu.compiler.ir.graph import Node
 from gpu.core.config import TABLE, config, for_settings
-from gpu.core.errors import GpuError
+from gpu.core.errors import GpuError, Unsupported
 from gpu.core.log import follow_debug, get_logger
 from gpu.runtime.device import Compiled, Device
 from gpu.runtime.origins import origin_of, origins
@@ -61,16 +61,18 @@ class Row(NamedTuple):
 
 @dataclass
 class Total:
-    """What the runs of such kernels add up to: seconds, operations and bytes; and the fastest."""
+    """What the runs of such kernels add up to: seconds, operations, bytes, events; the fastest."""
 
     runs: int = 0
     seconds: float = 0.0
     operations: int = 0
     nbytes: int = 0
     least: float = math.inf
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, about: About, seconds: float) -> None:
+    def add(self, about: About, seconds: float, counts: Mapping[str, int]) -> None:
         """One more run."""
+        self.counts.update(counts)
         self.runs += 1
         self.seconds += seconds
         self.least = min(self.least, seconds)
@@ -123,7 +125,7 @@ class Profile:
     schedules: dict[tuple[str, str], Chosen] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _rows: dict[Row, Total] = field(default_factory=dict)
-    _timers: dict[Compiled, Timer] = field(default_factory=dict)
+    _timers: dict[tuple[Compiled, tuple[str, ...]], Timer] = field(default_factory=dict)
     _is_shown_at_exit: bool = False
 
     @property
@@ -168,14 +170,14 @@ class Profile:
             Device[device].synchronize()
         seconds = (time.perf_counter_ns() - began) * 1e-9
         row, is_counted = Row(device, about.label, line, about.scalar), bool(config.GPU_PROFILE)
-        self._note(row, about, seconds, is_counted, config.DEBUG >= _DETAILS)
+        self._note(row, about, seconds, {}, is_counted, config.DEBUG >= _DETAILS)
         if found is not None:
             args = Facts({**facts, "line": line})
             found.add(found.host_span(about.label, category, began, args))
 
     def settle(self) -> None:
         """Waits for all that is timed, and adds it. What a device reports is logged."""
-        for device, timer in [*self._timers.items()]:
+        for (device, _), timer in [*self._timers.items()]:
             try:
                 self._collect(timer, wait=True)
             except GpuError as error:
@@ -236,11 +238,17 @@ class Profile:
         return launched
 
     def _timer(self, device: Compiled) -> Timer:
-        found = self._timers.get(device)
+        key = device, config.GPU_COUNTERS
+        found = self._timers.get(key)
         if found is None:
             made = device.make_timer()
+            if config.GPU_COUNTERS and not made.counts_events:
+                raise Unsupported(
+                    f"GPU_COUNTERS={','.join(config.GPU_COUNTERS)} on {device.device}, which has no"
+                    " counters here: AMD's GPUs have"
+                )
             with self.lock:
-                found = self._timers.setdefault(device, made)
+                found = self._timers.setdefault(key, made)
             self.finish_at_exit()
         return found
 
@@ -258,7 +266,8 @@ class Profile:
     def _ran(self, launched: _Launched, timed: Timed, timer: Timer) -> None:
         about, line = launched.about, launched.line
         row = Row(launched.device, about.label, line, about.scalar)
-        self._note(row, about, timed.seconds, launched.is_counted, launched.is_logged)
+        told = launched.is_counted, launched.is_logged
+        self._note(row, about, timed.seconds, timed.counts, *told)
         found = launched.recording
         if found is None:
             return
@@ -267,24 +276,31 @@ class Profile:
             *(launched.start_ns, launched.end_ns, _NOTHING),
         )
         lane = (launched.device, timed.queue)
-        args = _Ran(about, line, timed.seconds, launched.program.launch_size)
+        size = launched.program.launch_size
+        args = _Ran(about, line, timed.seconds, size, timed.counts)
         found.add(Span(lane, about.label, "kernel", timed.start_ns, timed.end_ns, args, cause))
         found.clocks[launched.device] = timer.clock
         worst = max(timed.error_ns, found.error_ns.get(launched.device, 0))
         found.error_ns[launched.device] = worst
 
     def _note(
-        self, row: Row, about: About, seconds: float, is_counted: bool, is_logged: bool
+        self,
+        row: Row,
+        about: About,
+        seconds: float,
+        counts: Mapping[str, int],
+        is_counted: bool,
+        is_logged: bool,
     ) -> None:
         """Something took so many seconds: it is logged, and added for the table."""
         if is_logged:
             once = Total()
-            once.add(about, seconds)
+            once.add(about, seconds, counts)
             follow_debug()
             log.debug("%-32s %s  %s%s", about.label, once, row.line, _because(row.scalar))
         if is_counted:
             with self.lock:
-                self._rows.setdefault(row, Total()).add(about, seconds)
+                self._rows.setdefault(row, Total()).add(about, seconds, counts)
 
     def table(self) -> str:
         """The rows that took most time, a line each, with their share of it."""
@@ -308,6 +324,7 @@ class _Ran(NamedTuple):
     line: str
     seconds: float
     size: LaunchSize | None
+    counts: Mapping[str, int]
 
     def told(self) -> dict[str, Any]:
         """By name."""
@@ -322,6 +339,7 @@ class _Ran(NamedTuple):
             "GFLOP/s": round(about.operations / seconds / 1e9, 3),
             "seconds": self.seconds,
             **size,
+            **self.counts,
             "not vectorised because": about.scalar,
         }
 

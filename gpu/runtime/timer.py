@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from gpu.runtime.program import Program
@@ -33,6 +34,7 @@ class Timed(NamedTuple):
         start_ns, end_ns: when, on the host's monotonic clock (`time.perf_counter_ns`).
         seconds: how long it took, by the clock that timed it.
         error_ns: how far off the two times may be.
+        counts: of performance counters (`GPU_COUNTERS`), by name.
     """
 
     key: object
@@ -42,6 +44,7 @@ class Timed(NamedTuple):
     end_ns: int
     seconds: float
     error_ns: int = 0
+    counts: Mapping[str, int] = MappingProxyType({})
 
 
 class Timer(ABC):
@@ -50,10 +53,12 @@ class Timer(ABC):
     Attributes:
         clock: whose clock it is, for people.
         batch: so many launches are worth a `collect`.
+        counts_events: whether it reads the performance counters that `GPU_COUNTERS` names.
     """
 
     clock: ClassVar[str] = "the device's"
     batch: ClassVar[int] = 256
+    counts_events: ClassVar[bool] = False
 
     @abstractmethod
     def launch(

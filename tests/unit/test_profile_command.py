@@ -122,3 +122,12 @@ def test_settings_of_a_process_hold_in_threads_and_go() -> None:
         thread.start()
         thread.join()
     assert found == ["1"] and before == config.GPU_PROFILE
+
+
+def test_counters_are_refused_where_there_are_none(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "--counters", "SQ_WAVES", program]) == 1
+    assert "Unsupported: GPU_COUNTERS=SQ_WAVES on CPU" in capsys.readouterr().err
+    assert main(["profile", "--counters", "SQ WAVES", program]) == 1
+    assert "names of events separated by commas" in capsys.readouterr().err

@@ -50,10 +50,26 @@ GC_NAMES_10: Final = (
     "SDMA[01]_GFX_.*",
     *_BOOT,
 )
-GC_NAMES_11: Final = (*_RS64, *_BOOT, "TCP_CNTL", _SDMA, "SDMA[01]_F32_CNTL", "SDMA[01]_QUEUE0_.*")
+# Performance counters of the shader cores and of L2.
+_COUNTERS: Final = (
+    "CP_PERFMON_CNTL(_1)?",
+    "SQ_PERFCOUNTER\\d+_(LO|SELECT)",
+    "SQ_PERFCOUNTER_CTRL2?",
+    "GL2C_PERFCOUNTER\\d_(LO|HI|SELECT)",
+)
+GC_NAMES_11: Final = (
+    *_RS64,
+    *_BOOT,
+    *_COUNTERS,
+    "TCP_CNTL",
+    _SDMA,
+    "SDMA[01]_F32_CNTL",
+    "SDMA[01]_QUEUE0_.*",
+)
 GC_NAMES_12: Final = (
     *_RS64,
     *_BOOT,
+    *_COUNTERS,
     "TCP_CNTL",
     _SDMA,
     "SDMA[01]_MCU_CNTL",

@@ -19,6 +19,7 @@ from .recipe import (
     Adreno,
     AutogenError,
     Constants,
+    Counters,
     CTypes,
     Patterns,
     Pm4,
@@ -84,6 +85,19 @@ def _pm4(recipe: Pm4, texts: Mapping[str, str], folder: Path) -> str:
     return emit.pm4(parse_pm4(packets), parse_enumeration(enumerations, recipe.events))
 
 
+def _counters(recipe: Counters, texts: Mapping[str, str], folder: Path) -> str:
+    (text,) = texts.values()
+    blocks = {
+        block: {
+            name.replace("_PERF_SEL_", "_"): number
+            for name, number in parse_enumeration(text, f"{block}_PERF_SEL").items()
+            if "_DUMMY" not in name
+        }
+        for block in recipe.blocks
+    }
+    return "\n" + "\n".join(emit.table(n, "dict[str, int]", one) for n, one in blocks.items())
+
+
 def _sdma(recipe: Sdma, texts: Mapping[str, str], folder: Path) -> str:
     (text,) = texts.values()
     names = Patterns(recipe.packets)
@@ -104,6 +118,7 @@ _BODIES: Final[dict[type[Recipe], Callable[[Any, Mapping[str, str], Path], str]]
     Adreno: _adreno,
     CTypes: _ctypes,
     Constants: _constants,
+    Counters: _counters,
     Registers: _registers,
     Pm4: _pm4,
     Sdma: _sdma,

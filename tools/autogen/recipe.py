@@ -102,6 +102,13 @@ class Pm4(Recipe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Counters(Recipe):
+    """What performance counters count: numbers by name, of the enumerations BLOCK_PERF_SEL."""
+
+    blocks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sdma(Recipe):
     """Packets of the copy engine; `packets` are patterns of their names."""
 

@@ -22,7 +22,7 @@ from .amd_names import (
     SMUIO_NAMES,
     VM_NAMES,
 )
-from .recipe import Adreno, Constants, CTypes, Package, Pm4, Recipe, Registers, Sdma
+from .recipe import Adreno, Constants, Counters, CTypes, Package, Pm4, Recipe, Registers, Sdma
 
 KERNEL: Final = "6.12.117-1~deb12u1"
 UAPI: Final = Package(
@@ -330,6 +330,16 @@ def _packets() -> tuple[Recipe, ...]:
                 (5, "navi10_sdma", SDMA_PACKETS_10, "version 5 (GFX10)"),
                 (6, "sdma_v6_0_0", SDMA_PACKETS_10, "versions 6 and 7 (GFX11, GFX12)"),
             )
+        ),
+        *(
+            Counters(
+                module=f"amd/counters_{header}",
+                about=f"What performance counters of {generation} count, as rocprof calls it.",
+                package=SOURCE,
+                headers=(f"include/{header}_enum.h",),
+                blocks=("SQ", "GL2C"),
+            )
+            for header, generation in (("soc21", "GFX11"), ("soc24", "GFX12"))
         ),
     )
 

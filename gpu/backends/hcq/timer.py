@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu.backends.hcq.program import QueueProgram
+from gpu.core.config import config
 from gpu.hcq.allocator import Stamps
 from gpu.hcq.channel import Channel
+from gpu.hcq.counting import Counting
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.profile import Profiler
 from gpu.runtime.program import Program
@@ -18,10 +20,12 @@ from gpu.runtime.timer import Copied, Timed, Timer
 class QueueTimer(Timer):
     """A device's profiler, which copies tell as well from now on, while something is recorded."""
 
+    counts_events = True
+
     def __init__(self, name: str, device: HCQDevice):
-        """`name` is what tensors call the device."""
+        """`name` is what tensors call the device. Raises as `HCQDevice.counting`."""
         self._name = name
-        self._profiler = Profiler(device)
+        self._profiler = Profiler(device, counting=_counting(device))
         device.allocator.stamps = self._stamps
         device.waiting = lambda what: span(f"wait for {what}", "wait")
 
@@ -46,6 +50,10 @@ class QueueTimer(Timer):
     def collect(self, wait: bool) -> list[Timed]:
         """As `Timer.collect`."""
         return [
-            Timed(r.key, r.name, r.queue, r.start_ns, r.end_ns, r.seconds, r.error_ns)
+            Timed(r.key, r.name, r.queue, r.start_ns, r.end_ns, r.seconds, r.error_ns, r.counts)
             for r in self._profiler.collect(wait)
         ]
+
+
+def _counting(device: HCQDevice) -> Counting | None:
+    return device.counting(config.GPU_COUNTERS) if config.GPU_COUNTERS else None

@@ -18,6 +18,7 @@ from gpu.core.errors import (
 )
 from gpu.core.log import get_logger
 from gpu.drivers.am.code.object import CodeObject
+from gpu.drivers.am.counters import AmCounting
 from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel
 from gpu.drivers.am.encode.tmpring import (
     Scratch,
@@ -34,6 +35,7 @@ from gpu.drivers.device import DriverDevice, Rung
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.channel import Channel
 from gpu.hcq.commands import Command, Launch
+from gpu.hcq.counting import Counting
 from gpu.hcq.device import DeviceOptions
 from gpu.hcq.link import Linked
 from gpu.hcq.ports import Memory, MemoryKind
@@ -61,6 +63,10 @@ class AmDevice(DriverDevice[LoadedKernel]):
     def target(self) -> Target:
         """What code and packets for it depend on."""
         return self.port.target
+
+    def counting(self, names: Sequence[str]) -> Counting:
+        """As `HCQDevice.counting`."""
+        return AmCounting(self.target, names)
 
     def signal(self, value: int = 0) -> Signal:
         """As `HCQDevice.signal`."""

@@ -148,6 +148,8 @@ class Target(NamedTuple):
         scratch_waves: how many waves of a unit may have scratch memory.
         xccs: in how many XCCs, the dies with compute units, each launch runs.
         priv: whether launches set RSRC1.PRIV where the generation is said to need it.
+        arrays: of a shader engine.
+        units_per_array: compute units that an array has room for.
     """
 
     version: Version
@@ -157,6 +159,8 @@ class Target(NamedTuple):
     scratch_waves: int = 32
     xccs: int = 1
     priv: bool = True
+    arrays: int = 1
+    units_per_array: int = 1
 
     @property
     def generation(self) -> Generation:

@@ -25,6 +25,7 @@ from gpu.drivers.kgsl.program import LoadedKernel
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import ArgumentLayout, KernelArguments
 from gpu.hcq.encoder import Encoded, Patch, Segment
+from gpu.hcq.registers import ReadRegister, WriteRegister, no_registers
 from gpu.hcq.symbol import Derived, Symbol, Value, plus, segment_address
 
 COPY_LAYOUT: Final = ArgumentLayout(2, ["I", "I"])
@@ -123,6 +124,8 @@ class _Submission:
                 self._is_writing = True
             case hcq.WriteMem(address, data):
                 self._write(address, data)
+            case WriteRegister() | ReadRegister():
+                raise no_registers(command, "a queue of KGSL's")
 
     # Caches
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from gpu.sim.isa import access, atomics, control, frames, lanes, scheduler, search
+from gpu.sim.isa import access, atomics, control, frames, lanes, scheduler, search, tally
 from gpu.sim.isa.frames import Builder, Operation
 from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.native import Library, Make
@@ -48,6 +48,7 @@ class Engine(Library):
             _CONTROL: partial(control.control_module, wave),
             _SEARCH: partial(_search_module, wave),
             scheduler.NAME: scheduler.module,
+            **tally.modules(wave),
         }
         for rows in (access.BUILDERS, lanes.BUILDERS, *builders.values()):
             modules |= {f: partial(_built, f, build, wave.lanes, wave) for f, build in rows.items()}

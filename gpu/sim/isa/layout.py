@@ -48,6 +48,8 @@ BARRIER_ID: Final = 136
 BARRIER_THREADS: Final = 140
 """Threads that the barrier waits for at which the wave stands; 0 for all of its workgroup."""
 BARRIER_KIND: Final = 144
+TALLY: Final = 152
+"""Host address of the grid's counts (u64), where the program counts; see gpu/sim/isa/tally.py."""
 SAVED_EXEC: Final = 160
 """A mask, of up to 128 lanes."""
 OWN: Final = 176

@@ -169,7 +169,7 @@ class Pm4Builder(WordList):
     def copy_data(
         self, destination: Value, source: Value, *, from_: fields.CopySource, all_64: bool = True
     ) -> None:
-        """Copies 4 or 8 bytes to L2: from there, an immediate, or the clock (source 0)."""
+        """Copies 4 or 8 bytes to L2: from there, an immediate, the clock (0), a counter."""
         align = 2 * WORD if all_64 else WORD
         check_address("what is copied to", destination, align)
         if from_ in (fields.CopySource.L2, fields.CopySource.MEMORY):

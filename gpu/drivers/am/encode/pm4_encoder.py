@@ -22,10 +22,12 @@ from gpu.drivers.am.encode.dispatch import (
 )
 from gpu.drivers.am.encode.kernarg import build_kernarg
 from gpu.drivers.am.encode.pm4 import Caches, Pm4Builder, write_pieces
+from gpu.drivers.am.encode.registers import push_register
 from gpu.drivers.am.target import Target, Wake
 from gpu.drivers.dwords import WORD, Word, in_segment, pair
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Patch, Segment
+from gpu.hcq.registers import ReadRegister, WriteRegister
 from gpu.hcq.signal import OWN_TIMELINE
 from gpu.hcq.symbol import Symbol, Value, offset, plus, segment_address
 
@@ -74,6 +76,8 @@ class Pm4Writer:
                 self.old = Caches.ALL
             case hcq.Copy(dst, src, size):
                 self._copy(dst, src, size)
+            case WriteRegister() | ReadRegister():
+                push_register(self.push, command)
             case hcq.Launch(program):
                 raise Unsupported(f"launch of {program.name} within an indirect buffer")
 
@@ -169,8 +173,8 @@ class _Submission(Pm4Writer):
         if user:
             push.set_registers("COMPUTE_USER_DATA_0", *user)
         push.set_registers("COMPUTE_RESOURCE_LIMITS", 0)
-        # Behind the sizes of a group: no statistics, no performance counters.
-        push.set_registers("COMPUTE_START_X", 0, 0, 0, *block, 0, 0)
+        # Behind the sizes of a group: no statistics. Counters are on or off as they were set.
+        push.set_registers("COMPUTE_START_X", 0, 0, 0, *block, 0)
 
     def finish(self) -> Encoded:
         first = Segment("ring", WORD, "ring", self.push.data)

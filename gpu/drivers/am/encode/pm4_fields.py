@@ -98,6 +98,7 @@ class CopySource(IntEnum):
     REGISTER = 0
     MEMORY = 1
     L2 = 2
+    COUNTER = 4  # a register of a performance counter (Mesa's sid.h, COPY_DATA_PERF)
     IMMEDIATE = 5
     CLOCK = 9
 

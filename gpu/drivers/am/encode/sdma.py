@@ -17,6 +17,7 @@ from gpu.drivers.am.target import Target, Wake
 from gpu.drivers.dwords import WORD
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Segment
+from gpu.hcq.registers import ReadRegister, WriteRegister, no_registers
 from gpu.hcq.signal import OWN_TIMELINE
 from gpu.hcq.symbol import Symbol, Value, offset, plus, segment_address
 
@@ -94,6 +95,8 @@ class _Submission:
                 push.poll(address, value, FUNCTIONS[op], mask)
             case hcq.Barrier():
                 push.refresh()
+            case WriteRegister() | ReadRegister():
+                raise no_registers(command, "a copy queue")
             case hcq.Launch(program):
                 raise Unsupported(f"{program.name} on a copy queue: give it to a compute queue")
 

@@ -18,6 +18,7 @@ from gpu.transport.missing import NO_KFD_GPU, no_node
 
 ROOT: Final = nodes.TOPOLOGY
 _AMD: Final = 0x1002
+_DIGITS: Final = 20
 _TRIES: Final = 3
 # Kinds of memory banks: what the host sees of the GPU's memory, and what it does not (kfd_crat.h).
 _PUBLIC_HEAP: Final = 1
@@ -54,6 +55,7 @@ class GpuNode:
     simd_per_cu: int
     array_count: int
     simd_arrays_per_engine: int
+    cu_per_simd_array: int
     lds_size_in_kb: int
     max_slots_scratch_cu: int
     gfx_target_version: int
@@ -140,6 +142,8 @@ def target_of(os: Files, gpu: GpuNode) -> Target:
         compute_units=gpu.compute_units,
         scratch_waves=gpu.max_slots_scratch_cu,
         xccs=gpu.num_xcc,
+        arrays=gpu.simd_arrays_per_engine,
+        units_per_array=gpu.cu_per_simd_array,
     )
     _ = found.generation  # raises
     return found
@@ -171,6 +175,7 @@ def _read_node(os: Files, number: int, gpu_id: int) -> GpuNode:
         raise FormatError(f"{told.path}: vendor_id {told.number('vendor_id')}, not {_AMD}")
     names = (
         *("simd_count", "simd_per_cu", "array_count", "simd_arrays_per_engine"),
+        "cu_per_simd_array",
         *("lds_size_in_kb", "max_slots_scratch_cu", "gfx_target_version"),
         "drm_render_minor",
     )
@@ -199,7 +204,7 @@ class _Properties:
         self._values: dict[str, int] = {}
         for line, text in enumerate(_read_text(os, path).splitlines(), 1):
             name, _, value = text.partition(" ")
-            if not name or not value.isdecimal() or name in self._values:
+            if not name or not _is_number(value) or name in self._values:
                 raise FormatError(
                     f"{path}, line {line}: {text!r} is no name with a number, or its second"
                 )
@@ -262,9 +267,14 @@ def _sdma_version(os: Files, gpu: GpuNode) -> Version:
 
 def _read_number(os: Files, path: str) -> int:
     text = _read_text(os, path).strip()
-    if not text.isdecimal():
+    if not _is_number(text):
         raise FormatError(f"{path} holds {text[:40]!r}: a decimal number is expected")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is one that the kernel writes, of 64 bits at most."""
+    return text.isdecimal() and len(text) <= _DIGITS
 
 
 def _read_text(os: Files, path: str) -> str:

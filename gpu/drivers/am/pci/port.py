@@ -416,6 +416,8 @@ def target_of(chip: Chip) -> Target:
         shader_engines=shape.shader_engines,
         compute_units=shape.shader_engines * shape.arrays * shape.compute_units,
         scratch_waves=shape.scratch_waves,
+        arrays=shape.arrays,
+        units_per_array=shape.compute_units,
     )
     packets_of(found.generation)  # raises
     return found

@@ -42,6 +42,7 @@ from gpu.drivers.nv.encode.semaphore import acquire, membar, release
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import SCALARS, ArgumentLayout
 from gpu.hcq.encoder import Encoded, Patch, Segment
+from gpu.hcq.registers import ReadRegister, WriteRegister, no_registers
 from gpu.hcq.symbol import Symbol, Value, plus, segment_address
 
 BANK_ALIGN: Final = 256
@@ -170,6 +171,8 @@ class ComputeEncoder(_RingEncoder):
                     push.write(*invalidate_caches())
                 case hcq.Copy():
                     raise Unsupported("copies on a compute queue: give them to a copy queue")
+                case WriteRegister() | ReadRegister() as command:
+                    raise no_registers(command, "a channel of NVIDIA's")
                 case command:
                     push.write(*_host_command(command, bits))
         return writer.finish()
@@ -198,6 +201,8 @@ class CopyEncoder(_RingEncoder):
                     push.write(*membar())
                 case hcq.Launch(program):
                     raise Unsupported(f"{program.name} on a copy queue: give it to a compute queue")
+                case WriteRegister() | ReadRegister():
+                    raise no_registers(command, "a channel of NVIDIA's")
                 case _:
                     push.write(*_host_command(command, bits))
         return _Writer(self.target, push).finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu.sim.amd.chip.caches import Caches
+from gpu.sim.amd.chip.counters import Counters
 from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.chips import Chip
 from gpu.sim.linecaches import Mode
@@ -18,6 +19,7 @@ class Asic:
         sim: the machine's time, chance and records.
         executor: runs kernels; see `gpu.sim.amd.chip.dispatch`.
         vram, caches: its memory, and what stands before all memory.
+        counters: its performance counters.
     """
 
     def __init__(self, chip: Chip, sim: Simulation, mode: Mode, executor: KernelExecutor):
@@ -28,3 +30,4 @@ class Asic:
         self.executor = executor
         self.vram = Pool("VRAM", chip.vram_size, local=True, behind_hdp=mode == "oldest")
         self.caches = Caches(mode, chip.sdma_through_l2, sim.debug)
+        self.counters = Counters(chip, sim.rng)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from gpu.autogen import amdhsa
 from gpu.sim import executor
 from gpu.sim.amd.chip.caches import Caches
@@ -43,6 +46,7 @@ class Dispatch(NamedTuple):
         tmpring, scratch_base: size and place of scratch memory.
         registers: all compute registers by name, for what is not listed.
         aql_packet, descriptor: addresses, where it came from an AQL packet; 0 otherwise.
+        tally: what its waves count in, for performance counters; None where none count.
     """
 
     source: Literal["pm4", "aql"]
@@ -61,6 +65,7 @@ class Dispatch(NamedTuple):
     registers: Mapping[str, int]
     aql_packet: int = 0
     descriptor: int = 0
+    tally: npt.NDArray[np.uint64] | None = None
 
 
 class KernelMemory:

@@ -70,7 +70,7 @@ def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -
     """A dispatch under way. Raises InvalidValue, Unsupported, PageFault."""
     users, fetch = packed(dispatch.user_sgprs), memory.code.fetch
     key = (_alike(dispatch), len(users))
-    found = space.kept.pop(key, None)
+    found = None if dispatch.tally is not None else space.kept.pop(key, None)
     if found and found[0].program.is_same(fetch):
         grid, lanes = found
         lanes.again()
@@ -82,7 +82,8 @@ def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -
         lanes = ChunkedMemory(memory.vector, memory.scalar)
         placed = _with_scratch(what, lanes)
         grid = Execution(program, placed, lanes.map, lanes.fill, seed, users)
-    return _Running(grid, lanes, None if dispatch.rsrc2 & _SCRATCH_EN else (space.kept, key))
+    once = dispatch.rsrc2 & _SCRATCH_EN or dispatch.tally is not None
+    return _Running(grid, lanes, None if once else (space.kept, key))
 
 
 class _Running(RunningLanes[Execution]):
@@ -131,4 +132,5 @@ def _translate(dispatch: Dispatch, chip: isa.Chip) -> waves.Dispatch:
         scratch_address=dispatch.scratch_base if scratch and not chip.scratch_in_sgprs else None,
         scratch_waves=bits(dispatch.tmpring, 11, 0) if scratch else 0,
         rsrc3=dispatch.rsrc3 if chip.has_accumulators else None,
+        tally=0 if dispatch.tally is None else dispatch.tally.ctypes.data,
     )

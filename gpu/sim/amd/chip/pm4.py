@@ -15,11 +15,13 @@ from typing import Final
 
 from gpu.autogen.amd import pm4_gfx10 as op
 from gpu.sim.amd.chip import dispatch
+from gpu.sim.amd.chip.counters import first_register
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue
 from gpu.sim.amd.chips import Chip
 from gpu.sim.executor import Endless, RunningKernel, Size3
+from gpu.sim.isa.tally import new_tally
 from gpu.sim.translate import PageFault, first_hole
 
 _SH_BASE: Final = op.VALUES["SET_SH_REG"]["START"]
@@ -37,6 +39,7 @@ _ONCE: Final = frozenset(
     )
 )
 _VALID: Final = op.VALUES["INDIRECT_BUFFER"]["VALID"]
+_COUNT_ENABLE: Final = "COMPUTE_PERFCOUNT_ENABLE"
 
 
 Handler = Callable[["PacketProcessor", list[int]], "bool | None"]
@@ -110,6 +113,7 @@ class PacketProcessor:
         self.memory = KernelMemory(self.port.space, asic.caches)
         self.l2_port = self.port.as_agent("cp_l2")
         self._known = sh_registers(asic.chip)
+        self._counted: dict[RunningKernel, Dispatch] = {}
 
     def busy(self) -> bool:
         """Whether something goes on beside the packets."""
@@ -142,6 +146,11 @@ class PacketProcessor:
             if kernel.step(_KERNEL_SLICE):
                 self.kernels.remove(kernel)
                 self.queue.sim.counts.instructions += kernel.instructions
+                counted = self._counted.pop(kernel, None)
+                if counted is not None and counted.tally is not None:
+                    self.queue.asic.counters.ended(
+                        *(counted.groups, counted.threads, counted.wave_size, counted.tally)
+                    )
 
     def at_end_of_pipe(self, act: Callable[[], None]) -> None:
         """Does something when all that was begun is done."""
@@ -150,8 +159,13 @@ class PacketProcessor:
     def launch(self, what: Dispatch) -> None:
         """Begins a grid. Raises PageFault, PacketError."""
         dispatch.check_entry(what, self.memory)
+        counters, wanted = self.queue.asic.counters, self.registers.get(_COUNT_ENABLE, 0)
+        if counters.counting and wanted & 1:
+            what = what._replace(tally=new_tally())
         kernel = self._fault(what) or self.queue.asic.executor.launch(what, self.memory)
         self.kernels.append(kernel)
+        if what.tally is not None:
+            self._counted[kernel] = what
         self.queue.sim.counts.kernels += 1
 
     def _fault(self, what: Dispatch) -> RunningKernel | None:
@@ -293,6 +307,14 @@ def _set_sh_reg(cp: PacketProcessor, body: list[int]) -> None:
     cp.set_registers(body[0], body[1:])
 
 
+def _set_uconfig_reg(cp: PacketProcessor, body: list[int]) -> None:
+    if len(body) < 2:
+        raise PacketError("SET_UCONFIG_REG without a value")
+    reserved("SET_UCONFIG_REG", 1, body[0], 0xFFFF)
+    for number, value in enumerate(body[1:], first_register(body[0])):
+        cp.queue.asic.counters.write(number, value)
+
+
 def _indirect_buffer(cp: PacketProcessor, body: list[int]) -> None:
     need("INDIRECT_BUFFER", body, 3)
     control = body[2]
@@ -346,6 +368,7 @@ def _dispatch_indirect(cp: PacketProcessor, body: list[int]) -> None:
 CONTROL_PACKETS: Final[Mapping[int, Handler]] = {
     op.PACKET3_NOP: _nop,
     op.PACKET3_SET_SH_REG: _set_sh_reg,
+    op.PACKET3_SET_UCONFIG_REG: _set_uconfig_reg,
     op.PACKET3_INDIRECT_BUFFER: _indirect_buffer,
     op.PACKET3_EVENT_WRITE: _event_write,
     op.PACKET3_PRED_EXEC: _pred_exec,

@@ -39,6 +39,8 @@ _RELEASE_EVENTS: Final = {
 }
 _HDP_FLUSH: Final = (0xE26, 0xE27)
 """Dwords of BIF_BX_PF0_GPU_HDP_FLUSH_REQ and _DONE (nbio_4_3_0_offset.h; segment 2 is 0xd20)."""
+_COUNTER: Final = 4
+"""Where COPY_DATA finds a performance counter (Mesa's sid.h, COPY_DATA_PERF)."""
 _RELEASE_WIDTH: Final = {0: 0, 1: 4, 2: 8, 3: 8, 4: 8}
 _GCR: Final = pm4_gfx10.FIELDS["ACQUIRE_MEM"]
 _COHER: Final = pm4_gfx9.FIELDS["ACQUIRE_MEM"]
@@ -81,8 +83,13 @@ def _copy_data(cp: PacketProcessor, body: list[int]) -> None:
         value = body[2] << 32 | body[1]
     elif source == 9:
         value = cp.queue.sim.clock.gpu_ticks
+    elif source == _COUNTER:
+        reserved("COPY_DATA", 2, body[1], 0x3FFFF)
+        if width == 8 or body[2]:
+            raise PacketError("COPY_DATA of a counter: 32 bits, of which GFX11's have no more")
+        value = cp.queue.asic.counters.read(body[1])
     else:
-        raise PacketError(f"COPY_DATA from {source}: user queues copy from 1, 2, 5 and 9")
+        raise PacketError(f"COPY_DATA from {source}: user queues copy from 1, 2, 4, 5 and 9")
     if target not in ports:
         raise PacketError(f"COPY_DATA to {target}: user queues copy to 1, 2 and 5")
     to_address = address_of("COPY_DATA target", body[3], body[4], width)

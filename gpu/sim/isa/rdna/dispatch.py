@@ -48,6 +48,7 @@ class Dispatch:
             are told where theirs begins in it.
         mode: the MODE register (rounding 3:0, denormals 7:4, DX10_CLAMP 8, IEEE 9).
         lanes: of a wave, 32 or 64.
+        tally: host address of what its waves count in (gpu/sim/isa/tally.py), 0 for no counting.
     """
 
     pc: int
@@ -66,6 +67,7 @@ class Dispatch:
     has_scratch: bool = False
     mode: int = DEFAULT_MODE
     lanes: int = 32
+    tally: int = 0
 
     def __post_init__(self) -> None:
         """Raises InvalidValue for what no dispatcher accepts, Unsupported for some modes."""
@@ -101,6 +103,7 @@ class Dispatch:
         scratch_address: int | None = None,
         scratch_waves: int = 0,
         rsrc3: int | None = None,
+        tally: int = 0,
     ) -> Dispatch:
         """What COMPUTE_PGM_RSRC1 and 2 say, for waves of 32 or 64 lanes. Raises what it does.
 
@@ -122,16 +125,18 @@ class Dispatch:
             has_scratch=bool(rsrc2 & 1),
             mode=mode_of(rsrc1),
             lanes=lanes,
+            tally=tally,
         )
 
     @cached_property
-    def code(self) -> tuple[int, int, int, bool]:
-        """What decoding depends on: pc, vector registers, accumulators, whether modes are mixed.
+    def code(self) -> tuple[int, int, int, bool, bool]:
+        """What decoding depends on: pc, vector registers, accumulators, mixed modes, counting.
 
-        They are where 32-bit floats are rounded, or their denormals treated, unlike all others.
+        Modes are mixed where 32-bit floats are rounded, or their denormals treated, unlike all
+        others.
         """
         low, high = (self.mode & 3, self.mode >> 4 & 3), (self.mode >> 2 & 3, self.mode >> 6 & 3)
-        return self.pc, self.vgprs, self.accumulators, low != high
+        return self.pc, self.vgprs, self.accumulators, low != high, bool(self.tally)
 
     @property
     def threads(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.core.errors import FormatError
-from gpu.sim.isa import layout, scheduler
+from gpu.sim.isa import layout, scheduler, tally
 from gpu.sim.isa.circles import reached
 from gpu.sim.isa.rdna.chip import Chip
 from gpu.sim.isa.rdna.decode import LONGEST, Decoder, Instruction, UnknownInstruction
@@ -24,6 +24,14 @@ _ENDS: Final = frozenset(("s_endpgm", "s_branch", "s_setpc_b64", "s_swappc_b64")
 _JUMPS: Final = ("s_branch", "s_cbranch", "s_call")
 # What only looks at LDS, or moves values between lanes.
 _LDS_READS: Final = ("ds_load", "ds_bpermute", "ds_permute", "ds_swizzle")
+_VECTOR: Final = ("vop1", "vop2", "vop3", "vop3p", "vop3sd", "vopc", "vopd", "vinterp", "mai")
+_KINDS: Final = {
+    **dict.fromkeys(_VECTOR, "valu"),
+    **dict.fromkeys(("sop1", "sop2", "sopc", "sopk"), "salu"),
+    "smem": "smem",
+    "ds": "lds",
+}
+"""What instructions are counted as, by format."""
 _MODE_CHANGES: Final = ("s_setreg", "s_round_mode", "s_denorm_mode")
 
 
@@ -50,9 +58,10 @@ class Program:
         vgprs: int,
         accumulators: int,
         mixed_modes: bool,
+        counts: bool,
     ):
         """`lanes` are those of a wave; `fetch(address, size)` gives code bytes, fewer where the
-        memory ends.
+        memory ends. With `counts` waves count what they execute.
         """
         self.chip = chip
         self._engine = chip.engine(lanes)
@@ -61,6 +70,7 @@ class Program:
         self.base = base
         self._vgprs, self._accumulators = vgprs, accumulators
         self._mixed_modes = mixed_modes
+        self._counts = counts
         self.instructions: dict[int, Instruction] = {}
         self.problems: dict[int, str] = {}
         self._decode(decoder, fetch)
@@ -200,7 +210,7 @@ class Program:
             return [Record("unknown")]
         if context.stops_where:
             self.problems[offset] = f"{found.name} {context.stops_where}"
-        return context.records
+        return _counting(found, context.records) if self._counts else context.records
 
     def _place(self, records: list[tuple[int, Record]], rows: Layout) -> None:
         """Puts vector registers behind the constants, and records into memory."""
@@ -226,6 +236,20 @@ class Program:
                 *(function, *placed, immediate, target, self._places[offset], record.aux, 0)
             )
         self.memory[:] = np.frombuffer(packed, np.uint8)
+
+
+def _counting(found: Instruction, records: list[Record]) -> list[Record]:
+    """The records of an instruction, which count it and its conflicts in LDS."""
+    waits = found.name.startswith("s_wait")
+    kind = "others" if waits else _KINDS.get(found.opcode.format, "others")
+    counted = [Record(tally.COUNT, immediate=tally.slot(kind))]
+    for record in records:
+        counted.append(record)
+        if record.function == "resolve_lds":
+            dwords = max(1, (record.aux & 0xFF) // 4)
+            slot = tally.slot("lds_conflicts")
+            counted.append(Record(tally.CONFLICTS, d=record.d, immediate=slot, aux=dwords))
+    return counted
 
 
 def _target(offset: int, jump: Instruction) -> int:

@@ -25,12 +25,13 @@ class InstructionCache:
     """Programs by entry address. What it holds is what runs, until it is invalidated.
 
     Attributes:
-        programs: (chip, pc, vgprs, first accumulator, mixed modes, lanes) -> the decoded program.
+        programs: (chip, pc, vgprs, first accumulator, mixed modes, counting, lanes) -> the
+            decoded program.
     """
 
     def __init__(self, disassemble: Callable[[bytes], str | None] | None = None):
         """`disassemble` is asked about unknown bytes, for messages."""
-        self.programs: dict[tuple[str, int, int, int, bool, int], Program] = {}
+        self.programs: dict[tuple[str, int, int, int, bool, bool, int], Program] = {}
         self._disassemble = disassemble
 
     def invalidate(self) -> None:

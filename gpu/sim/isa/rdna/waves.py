@@ -102,6 +102,7 @@ def _header(dispatch: Dispatch, program: Program) -> bytes:
     }.items():
         struct.pack_into("<I", header, place, value)
     struct.pack_into("<Q", header, layout.RESUME, program.record_address(0))
+    struct.pack_into("<Q", header, layout.TALLY, dispatch.tally)
     return bytes(header)
 
 
