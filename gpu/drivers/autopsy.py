@@ -123,10 +123,19 @@ def report_opening(
     """Writes a report of a device that did not open, and adds where that is to the error."""
     if crashes is None:
         return
-    line = str(error.call_site or "")
     crash = Crash(
-        *(_now(), device, type(error).__name__, error.message, line),
-        *(None, "", (), (), (), 0, ()),
+        time=_now(),
+        device=device,
+        error=type(error).__name__,
+        message=error.message,
+        line=str(error.call_site or ""),
+        address=None,
+        place="",
+        kernels=(),
+        waves=(),
+        buffers=(),
+        more_buffers=0,
+        queues=(),
     )
     error.add(keep(crashes, crash, evidence))
 
