@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,17 +22,22 @@ class CrashFolder:
         self.path = Path(path)
         self.most = most
 
-    def write(self, name: str, text: str, data: str) -> Path:
+    def write(
+        self, name: str, text: str, data: str, evidence: Mapping[str, bytes] | None = None
+    ) -> Path:
         """Keeps a report; where its text is. Raises OSError.
 
-        Each file is whole or not there. ``name`` sorts by age, and is not there already.
+        Each file is whole or not there. ``name`` sorts by age, and is not there already; each of
+        ``evidence`` is a file of bytes beside the report, with its own name in that of the file.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for part, raw in (evidence or {}).items():
+            atomic_write(self.path / f"{_PREFIX}{name}.{part}.bin", raw)
         for suffix, content in zip(_SUFFIXES, (data, text), strict=True):
             atomic_write(self.path / f"{_PREFIX}{name}{suffix}", content.encode())
         for old in self.reports()[: -self.most]:
-            for suffix in _SUFFIXES:
-                old.with_suffix(suffix).unlink(missing_ok=True)
+            for file in self.path.glob(f"{old.stem}.*"):
+                file.unlink(missing_ok=True)
         return self.path / f"{_PREFIX}{name}.txt"
 
     def reports(self) -> list[Path]:

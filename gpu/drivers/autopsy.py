@@ -5,10 +5,13 @@ What is read may be damaged, and what reads it may fail in turn: then the report
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from typing import Final, TypeVar
 
+from gpu.core.crashfiles import CrashFolder
 from gpu.core.errors import CompileError, DeviceError, GpuError, GpuFault, Unsupported
 from gpu.core.log import get_logger
 from gpu.drivers.crash import Argument, Buffer, Crash, Kernel, Queue, around
@@ -24,6 +27,7 @@ _MOST_KERNELS: Final = 16
 _MOST_BUFFERS: Final = 64
 _MOST_LINES: Final = 400  # of packets of a queue, the youngest
 _MOST_CODE: Final = 1 << 16
+_numbers: Final = count()  # of reports, as one millisecond may have several
 
 
 class Autopsy:
@@ -50,7 +54,7 @@ class Autopsy:
         launches = _told(scene.launches)[:_MOST_KERNELS]
         buffers = sorted(_told(scene.buffers), key=lambda each: _distance(each, address))
         return Crash(
-            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            time=_now(),
             device=scene.name,
             error=type(error).__name__,
             message=error.message,
@@ -100,6 +104,44 @@ class Autopsy:
         submitted, reached = channel.timeline.submitted, channel.timeline.reached()
         left = _told(lambda: self._scene.packets(channel)) if reached < submitted else ()
         return Queue(channel.name, submitted, reached, tuple(left[-_MOST_LINES:]))
+
+
+def keep(crashes: CrashFolder, crash: Crash, evidence: Mapping[str, bytes]) -> str:
+    """Writes a report, with bytes beside it; where it is, or why it is not, in words."""
+    name = f"{crash.time[:-6].replace(':', '')}-{os.getpid()}-{next(_numbers)}"
+    try:
+        path = crashes.write(name, crash.as_text(), crash.as_json(), evidence)
+    except OSError as why:
+        return f"no report could be written to {crashes.path}: {why.strerror}"
+    more = f", with {', '.join(evidence)} beside it" if evidence else ""
+    return f"the report is {path}{more}"
+
+
+def report_opening(
+    crashes: CrashFolder | None, device: str, error: GpuError, evidence: Mapping[str, bytes]
+) -> None:
+    """Writes a report of a device that did not open, and adds where that is to the error."""
+    if crashes is None:
+        return
+    crash = Crash(
+        time=_now(),
+        device=device,
+        error=type(error).__name__,
+        message=error.message,
+        line=str(error.call_site or ""),
+        address=None,
+        place="",
+        kernels=(),
+        waves=(),
+        buffers=(),
+        more_buffers=0,
+        queues=(),
+    )
+    error.add(keep(crashes, crash, evidence))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _told(ask: Callable[[], Sequence[T]]) -> Sequence[T]:

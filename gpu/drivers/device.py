@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import enum
-import os
-from itertools import count
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakSet
 
 from gpu.core.crashfiles import CrashFolder
@@ -21,7 +19,6 @@ from gpu.hcq.program import HCQProgram
 _log = get_logger(__name__)
 K = TypeVar("K")
 P = TypeVar("P", bound=HCQProgram)
-_numbers: Final = count()  # of reports, as one millisecond may have several
 
 
 class Rung(enum.Enum):
@@ -74,17 +71,12 @@ class DriverDevice(HCQDevice, Generic[K]):
         error.add(self._reported[1])
 
     def _report(self, error: DeviceError, crashes: CrashFolder) -> str:
-        from gpu.drivers.autopsy import Autopsy  # once something failed
+        from gpu.drivers.autopsy import Autopsy, keep  # once something failed
 
         autopsy = Autopsy(
             self.scene, self.channels(), list(self.programs), list(self.kernels), self.disassemble
         )
-        crash = autopsy.report(error)
-        name = f"{crash.time[:-6].replace(':', '')}-{os.getpid()}-{next(_numbers)}"
-        try:
-            return f"the report is {crashes.write(name, crash.as_text(), crash.as_json())}"
-        except OSError as why:
-            return f"no report could be written to {crashes.path}: {why.strerror}"
+        return keep(crashes, autopsy.report(error), self.scene.evidence())
 
     def put_code(self, memory: Memory, image: bytes, kernel: K) -> HCQBuffer:
         """Store code in memory that the host reaches, which goes when the buffer does."""

@@ -6,7 +6,7 @@ What looks at failures is imported once there is one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpu.hcq.channel import Channel
@@ -60,6 +60,10 @@ class Scene(ABC):
     def waves(self) -> Sequence[str]:
         """What hardware tells of where waves stand."""
         return ()
+
+    def evidence(self) -> Mapping[str, bytes]:
+        """Bytes to be kept beside a report, by short names: logs of firmware."""
+        return {}
 
     def stops(self) -> Sequence[int]:
         """Addresses of instructions that waves stopped at."""

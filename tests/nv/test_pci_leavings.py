@@ -6,12 +6,14 @@ import gc
 
 import pytest
 
+from gpu.core.errors import OutOfMemory
 from gpu.drivers.boot import Done
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.pci import gpu as gpu_module
 from gpu.drivers.nv.pci.boot import BootCard, close_card
 from gpu.drivers.nv.pci.boot import boot as boot_card
 from gpu.drivers.nv.pci.gpu import open_card
+from gpu.drivers.nv.pci.memory import Vram
 from gpu.drivers.nv.port import QueueOptions, port_of
 from gpu.hcq.ports import MemoryKind
 from gpu.sim.kernel import data_pieces
@@ -145,3 +147,23 @@ def test_nothing_has_more_accesses_than_it_had(chip: str, monkeypatch: pytest.Mo
         device.close()
     assert found.keys() == RECORD.keys()
     assert {name for name, times in found.items() if times > 1.1 * RECORD[name]} == set()
+
+
+def test_what_there_is_no_room_for_is_not_cleared_at_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has used it; where BAR 1 shows all memory that would be all of the card's."""
+    cleared = 0
+    clear = Vram.clear
+
+    def counted(self: Vram, place: int, size: int) -> None:
+        nonlocal cleared
+        cleared += size
+        if cleared < 1 << 30:  # the model's memory would fill the machine's
+            clear(self, place, size)
+
+    with machine("gh100") as sim:
+        device = opened(sim)
+        monkeypatch.setattr(Vram, "clear", counted)
+        with pytest.raises(OutOfMemory):
+            device.exclusively(device.allocate, 2 * sim.gpus[0].chip.vram.size, MemoryKind.VRAM)
+        device.close()
+    assert cleared < 1 << 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from gpu.core.errors import DeviceLost, GpuFault, OutOfMemory
+from gpu.core.crashfiles import CrashFolder
+from gpu.core.errors import DeviceHang, DeviceLost, GpuFault, OutOfMemory
 from gpu.drivers.boot import BootTimeout
+from gpu.drivers.crash import Crash, parse_crash
 from gpu.drivers.device import Rung
 from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.pci import bootargs
 from gpu.drivers.nv.pci.boot import BootCard
 from gpu.drivers.nv.pci.gpu import open_card
 from gpu.drivers.nv.pci.memory import CardMemory
@@ -286,3 +290,77 @@ def resident() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (each for each in lines if each.startswith("RssAnon"))
     return int(line.split()[1]) << 10
+
+
+def reports_of(folder: CrashFolder) -> list[tuple[Crash, dict[str, bytes]]]:
+    """Reports with the bytes that are kept beside them."""
+    found = []
+    for path in folder.reports():
+        beside = {
+            each.suffixes[-2][1:]: each.read_bytes()
+            for each in path.parent.glob(f"{path.stem}.*.bin")
+        }
+        found.append((parse_crash(path.name, path.read_bytes()), beside))
+    return found
+
+
+@pytest.mark.parametrize("target", ["ga102", "gb202"], indirect=True)
+def test_firmware_that_says_nothing_more_is_lost_and_the_next_opening_works(
+    target: CardTarget, tmp_path: Path
+) -> None:
+    """Within a bound; its logs are kept, with the kernel that was under way."""
+    device, folder = opened(target), CrashFolder(tmp_path, 4)
+    device.report_to(folder, None)
+    target.sim.faults.add("hang")
+    fill, out = load(device, "fill"), upload(device, numbers(1))
+    device.synchronize()
+    fill(out, vals=(7, WORDS))
+    rm_of(target).die("a test")
+    with pytest.raises(DeviceHang, match="fill"):
+        device.synchronize()
+    before = target.sim.clock.now_ns
+    with pytest.raises(DeviceLost, match="open it anew"):
+        device.recover()
+    assert target.sim.clock.now_ns - before < 60e9
+    with pytest.raises(DeviceLost):
+        device.port.check()
+    (crash, logs), *_ = reports_of(folder)
+    assert [kernel.name for kernel in crash.kernels] == ["fill"]
+    queue = {"CRASHES"} if target.sim.gpus[0].gpu.chip.name == "gb202" else set()
+    assert logs.keys() == {*bootargs.LOGS, *queue}
+    assert b"a test" in logs["LOGRM"] and len(logs["LOGRM"]) == bootargs.LOG_SIZE
+    device.close()
+    device = opened(target)
+    computes(device)
+    device.close()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_an_opening_that_fails_leaves_the_logs_of_firmware(
+    chip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = CardTarget(7, chip)
+    assert isinstance(made.sim, NvPciWorld)
+    folder = CrashFolder(tmp_path, 4)
+    monkeypatch.setattr(Rm, "_static_info", lambda self, message: self.die("no answer"))
+    with pytest.raises(BootTimeout, match=r"the report is .* with LOGINIT, .* beside it"):
+        open_card(made.world, 0, load=load_of(made.sim), crashes=folder)
+    ((crash, logs),) = reports_of(folder)
+    assert crash.error == "BootTimeout" and "call 65" in crash.message
+    assert b"no answer" in logs["LOGRM"] and not any(logs["LOGMNOC"][4096:])
+    monkeypatch.undo()
+    device = opened(made)
+    computes(device)
+    device.close()
+    made.close()
+
+
+def test_what_firmware_tells_of_a_fault_is_in_the_error(target: CardTarget) -> None:
+    device = opened(target)
+    error = fail(device, load(device, "fill"))
+    address = rf"access to {error.address:#x} refused"
+    assert re.search(rf"firmware: channel \d+ .* failed with .*Xid 31.*{address}", str(error))
+    assert re.search(r"firmware: Xid 31, runlist 0, channel \d+: MMU Fault", str(error))
+    device.recover()
+    computes(device)
+    device.close()

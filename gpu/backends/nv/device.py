@@ -111,8 +111,8 @@ def _open_queues(name: str, interface: str | None) -> tuple[RmDevice, Learn | No
         from gpu.drivers.nv.pci.gpu import open_card
 
         world, load, learn = card_world(config.SIM)
-        port = port_of(open_card(world, index, load=load, force=force), QueueOptions())
-        return RmDevice(port, timeout=config.HANG_TIMEOUT), learn
+        opened = open_card(world, index, load=load, force=force, crashes=crash_folder())
+        return RmDevice(port_of(opened, QueueOptions()), timeout=config.HANG_TIMEOUT), learn
     if interface not in (None, "NVK"):
         raise Unsupported(
             f"{name} is reached through NVIDIA's kernel driver (NVK+NV) or over PCI (PCI+NV), not"

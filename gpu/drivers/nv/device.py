@@ -179,6 +179,12 @@ class RmDevice(DriverDevice[LoadedKernel]):
             self._check_not_lost()
             raise
 
+    def failed(self, error: DeviceError) -> None:
+        """As `DriverDevice.failed`; what a loss was met by is told too, where it can be read."""
+        if isinstance(error, DeviceLost) and self.scene.is_there:
+            error.add(self.under_way())
+        super().failed(error)
+
     def _check_not_lost(self) -> None:
         try:
             self.port.gpu.check_not_lost()

@@ -6,7 +6,7 @@ who gives their engines room for contexts, and whose page tables they run in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,7 +46,18 @@ class Session(Protocol):
         ...
 
     def attend(self) -> None:
-        """Serves what RM tells without being asked, where nobody else does."""
+        """Serves what RM tells without being asked, where nobody else does.
+
+        Raises DeviceLost where RM is gone.
+        """
+        ...
+
+    def heard(self) -> Sequence[str]:
+        """Errors that RM told of since this was last asked, in words."""
+        ...
+
+    def evidence(self) -> Mapping[str, bytes]:
+        """What is to be kept where RM itself fails, by short names."""
         ...
 
 

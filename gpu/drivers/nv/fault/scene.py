@@ -35,7 +35,7 @@ class NvScene(Scene):
     @property
     def is_there(self) -> bool:
         """As `Scene.is_there`."""
-        return all(fault.number != GONE for fault in self._gpu.failed().values())
+        return all(fault.number != GONE for fault in self._gpu.noted().values())
 
     def explain(self, channels: Sequence[GpfifoChannel], details: FaultDetails | None) -> str:
         """What `NvDevice.check` adds to a fault of these channels: kernels and arguments."""
@@ -77,6 +77,10 @@ class NvScene(Scene):
         """As `Scene.waves`: the SMs that stopped."""
         details = self._details()
         return [str(each) for each in details.sms] if details is not None else []
+
+    def evidence(self) -> Mapping[str, bytes]:
+        """As `Scene.evidence`."""
+        return self._gpu.session.evidence()
 
     def stops(self) -> list[int]:
         """As `Scene.stops`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,6 +72,14 @@ class NvSession:
 
     def attend(self) -> None:
         """Nothing is to be done: the kernel driver serves what RM tells."""
+
+    def heard(self) -> Sequence[str]:
+        """Nothing: it is in the kernel's log."""
+        return ()
+
+    def evidence(self) -> Mapping[str, bytes]:
+        """Nothing: the kernel driver keeps firmware's logs to itself."""
+        return {}
 
     def close(self) -> None:
         """Gives everything back; again does nothing."""

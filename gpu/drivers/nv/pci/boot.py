@@ -58,6 +58,7 @@ _NVIDIA: Final = 0x10DE
 _READY: Final = 0xFF
 _AFTER_RESET: Final = 0.1  # seconds in which nothing of a function may be touched
 _MOST_VRAM: Final = 1 << 42
+CRASH_QUEUE_SIZE: Final = 4096  # kgspGetCrashcatSysmemBufferSize, of GB20x alone
 _QUEUE_SECONDS: Final = 1.0  # for a place in the command queue, as RM
 _LINK_SECONDS: Final = 4.0
 _LEAVE_SECONDS: Final = 10.0
@@ -73,6 +74,8 @@ class BootCard(NvCard):
         libos_at, fmc_params_at: where its other arguments are.
         queues: between driver and GSP.
         logs: memory of libos' tasks' logs, in the order of `bootargs.LOGS`.
+        crash_queue: where firmware queues reports of its crashes, on chips that do so in the
+            machine's memory; on others it is in GSP's own.
         runs: whether firmware was given to it, which has not ended.
     """
 
@@ -92,6 +95,20 @@ class BootCard(NvCard):
         super().__init__(function, waiter, load=load)
         self.cores = Cores(self)
         self.logs: list[DmaMemory] = []
+        self.crash_queue: DmaMemory | None = None
+
+    def evidence(self) -> dict[str, bytes]:
+        """What firmware has logged, as it wrote it: by names of the logs, CRASHES for its reports.
+
+        Logs are as long as firmware was given room for them; nothing is there before that.
+        """
+        found = {
+            name: memory.window.load(0, bootargs.LOG_SIZE)
+            for name, memory in zip(bootargs.LOGS, self.logs, strict=False)
+        }
+        if self.crash_queue is not None:
+            found["CRASHES"] = self.crash_queue.window.load(0, CRASH_QUEUE_SIZE)
+        return found
 
 
 def claim(card: BootCard) -> None:
@@ -194,6 +211,11 @@ def place_arguments(card: BootCard) -> None:
     )
     reserved = card.falcon_way.reserved() if card.chip.way is Way.FALCON else Reserved()
     card.meta = make_wpr_meta(card.chip, card.vram_size, placed, bootloader, reserved)
+    if card.chip.family == "gb20x":
+        card.crash_queue = card.allocate_dma(CRASH_QUEUE_SIZE)
+        queue_at = card.bus_pages(card.crash_queue, "the queue of crash reports")[0]
+        card.meta.sysmemAddrOfCrashReportQueue = queue_at
+        card.meta.sizeOfCrashReportQueue = CRASH_QUEUE_SIZE
     card.meta_at = card.place(bytes(card.meta), "WPR meta")
     _make_queues(card)
     regions = {name: _place_log(card) for name in bootargs.LOGS}
@@ -400,7 +422,7 @@ def close_card(card: BootCard) -> None:
             undo.add(memory.close)
         undo.add(_stop, card)
         undo.add(card.function.set_bus_master, False)
-        if "init" in card.done:
+        if "init" in card.done and not card.lost:
             undo.add(leave, card)
 
 

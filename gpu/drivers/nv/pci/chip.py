@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +20,7 @@ from gpu.transport.pci.function import DmaMemory, PciFunction
 
 MMIO_BAR, VRAM_BAR, INSTANCE_BAR = 0, 1, 3
 PAGE: Final = 4096
+_MOST_TOLD: Final = 16
 
 
 class NvCard(PciCard):
@@ -30,18 +32,22 @@ class NvCard(PciCard):
         vram_size: bytes of video memory that may be used.
         state: ``cold``, or ``alive`` where somebody's GSP ran.
         lock: is held by who begins something that has a time, once several threads may.
+        told: errors that firmware told of and nobody has taken yet, in words, the youngest.
+        lost: why firmware is not asked any more; empty while it is.
     """
 
     chip: Chip
     chip_name: str = ""
     vram_size: int = 0
     state: str = ""
+    lost: str = ""
 
     def __init__(self, function: PciFunction, waiter: Waiter, *, load: Load = load_firmware):
         """``load`` gives what a firmware file holds."""
         super().__init__(function, waiter, MMIO_BAR, load)
         self.registers = Registers(self.mmio)
         self.lock = threading.RLock()
+        self.told: deque[str] = deque(maxlen=_MOST_TOLD)
 
     def register_name(self, offset: int) -> str | None:
         """As `PciCard`."""

@@ -14,7 +14,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Final
 
-from gpu.autogen.nv import gsp
+from gpu.autogen.nv import gsp, gspcalls
+from gpu.autogen.nv.rm import ROBUST_CHANNEL_ERRORS
 from gpu.autogen.nv.status import status_name
 from gpu.core.errors import FirmwareError
 from gpu.core.log import get_logger
@@ -22,6 +23,7 @@ from gpu.drivers.nv.pci import sequencer
 from gpu.drivers.nv.pci.chip import NvCard
 from gpu.drivers.nv.pci.msgq import Message, Queues
 
+_FAILURE: Final = ctypes.sizeof(gspcalls.rpc_rc_triggered_v17_02)
 _OS_ERROR: Final = ctypes.sizeof(gsp.rpc_os_error_log_v17_00)
 _NAMES: Final = {
     value: name.removeprefix("NV_VGPU_MSG_EVENT_")
@@ -84,7 +86,9 @@ def serve(card: NvCard, message: Message, cores: sequencer.Cores) -> None:
         case gsp.NV_VGPU_MSG_EVENT_GSP_RUN_CPU_SEQUENCER:
             sequencer.run(card, message.payload, cores)
         case gsp.NV_VGPU_MSG_EVENT_OS_ERROR_LOG:
-            _log.error("%s: GSP: %s", card.name, describe_error(message.payload))
+            _tell(card, describe_error(message.payload))
+        case gsp.NV_VGPU_MSG_EVENT_RC_TRIGGERED:
+            _tell(card, describe_failure(message.payload))
         case number if (
             gsp.NV_VGPU_MSG_EVENT_FIRST_EVENT < number < gsp.NV_VGPU_MSG_EVENT_NUM_EVENTS
         ):
@@ -95,6 +99,25 @@ def serve(card: NvCard, message: Message, cores: sequencer.Cores) -> None:
                 f"GSP: a message of function {number:#x} came, which nobody waits for and which is"
                 f" no event of {gsp.VERSION}"
             )
+
+
+def _tell(card: NvCard, text: str) -> None:
+    _log.error("%s: GSP: %s", card.name, text)
+    card.told.append(text)
+
+
+def describe_failure(payload: bytes) -> str:
+    """A channel that failed, in words. Raises FirmwareError for a message that is cut off."""
+    if len(payload) < _FAILURE:
+        raise FirmwareError(f"GSP: RC_TRIGGERED has {len(payload)} bytes, {_FAILURE} are wanted")
+    rc = gspcalls.rpc_rc_triggered_v17_02.from_buffer_copy(payload)
+    name = ROBUST_CHANNEL_ERRORS.get(rc.exceptType, "unknown")
+    told = f"channel {rc.chid} of engine {rc.nv2080EngineType} failed with {name}"
+    told += f" (Xid {rc.exceptType})"
+    address = rc.mmuFaultAddrHi << 32 | rc.mmuFaultAddrLo
+    if address:
+        told += f", access to {address:#x} refused (fault type {rc.mmuFaultType})"
+    return told
 
 
 def describe_error(payload: bytes) -> str:

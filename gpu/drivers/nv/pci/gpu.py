@@ -11,7 +11,8 @@ from typing import Final
 
 from gpu.autogen.nv import alloc, control, gsp, gspcalls
 from gpu.autogen.nv import classes as ids
-from gpu.core.errors import FirmwareError
+from gpu.core.crashfiles import CrashFolder
+from gpu.core.errors import FirmwareError, GpuError
 from gpu.core.firmware import load as load_firmware
 from gpu.core.pci import PciAddress
 from gpu.core.wait import Waiter
@@ -65,8 +66,16 @@ class CardSession:
     port: GspPort
 
     def attend(self) -> None:
-        """Serves what firmware has told."""
+        """Serves what firmware has told. Raises DeviceLost where it is not asked any more."""
         self.port.attend()
+
+    def heard(self) -> list[str]:
+        """Errors that firmware told of since this was last asked, in words."""
+        return self.port.heard()
+
+    def evidence(self) -> dict[str, bytes]:
+        """Firmware's logs."""
+        return self.port.evidence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +146,11 @@ def open_card(
     *,
     load: Load = load_firmware,
     force: Mapping[str, str] | None = None,
+    crashes: CrashFolder | None = None,
 ) -> NvDevice:
     """Boots a card by its place on the bus, and opens it; on an error nothing stays open.
+
+    A report of what fails goes to ``crashes``, with all that firmware has logged beside it.
 
     Raises as `gpu.drivers.nv.pci.boot.take_card` and `boot` do, RmError, OutOfMemory,
     FirmwareError.
@@ -146,9 +158,15 @@ def open_card(
     with Undo() as undo:
         card = take_card(world, index, load)
         undo.add(close_card, card)
-        for _ in boot(card):
-            pass
-        return _open_booted(card, Variants(QUESTIONS, force), undo)
+        try:
+            for _ in boot(card):
+                pass
+            return _open_booted(card, Variants(QUESTIONS, force), undo)
+        except GpuError as error:
+            from gpu.drivers.autopsy import report_opening  # once something failed
+
+            report_opening(crashes, card.name, error, card.evidence())
+            raise
 
 
 def _open_booted(card: BootCard, variants: Variants, undo: Undo) -> NvDevice:

@@ -133,17 +133,21 @@ class Vram:
         with Undo() as undo:
             pieces = self.take_pieces(half, align)
             for place, _ in pieces:
-                undo.add(self.give, place)
+                undo.add(self.give_clear, place)
             pieces += self.take_pieces(size - half, align)
             undo.take()
         return pieces
 
-    def give(self, place: int, *, is_clear: bool = False) -> None:
-        """Gives back what `take` gave; what is not clear, and seen, `clear_used` clears."""
+    def give(self, place: int) -> None:
+        """Gives back what `take` gave; what the host sees of it `clear_used` clears."""
         pool = self._of(place)
-        if not is_clear and pool is self._seen:
+        if pool is self._seen:
             self._used.add(place, pool.size_of(place))
         pool.free(place)
+
+    def give_clear(self, place: int) -> None:
+        """The same of what nobody has used, or was cleared since."""
+        self._of(place).free(place)
 
     def clear_used(self) -> None:
         """Zeros what was given back as it was."""
@@ -303,7 +307,7 @@ class CardMemory:
         with Undo() as undo:
             pieces = self.vram.take_pieces(whole, page)
             for place, _ in pieces:
-                undo.add(self._give_unseen, place)
+                undo.add(self.vram.give_clear, place)
             held = self._map(pieces, whole, 0, page, None, self._high, undo)
         with Undo() as undo:
             undo.add(held.undo.close)
@@ -311,9 +315,6 @@ class CardMemory:
             undo.take()
         held.wipes = True
         return held
-
-    def _give_unseen(self, place: int) -> None:
-        self.vram.give(place, is_clear=True)
 
     def hold_system(self, size: int) -> Held:
         """Zeroed memory of the machine, in whole pages. Raises OutOfMemory."""

@@ -19,8 +19,9 @@ from typing import Final, TypeVar
 from gpu.autogen.nv import alloc as structs
 from gpu.autogen.nv import gsp, gspcalls
 from gpu.autogen.nv.control import control_name
-from gpu.core.errors import FirmwareError, Unsupported
+from gpu.core.errors import DeviceLost, FirmwareError, Unsupported
 from gpu.core.interrupts import put_off
+from gpu.drivers.boot import BootTimeout
 from gpu.drivers.nv.pci import events
 from gpu.drivers.nv.pci.boot import BootCard
 from gpu.drivers.nv.rm.object import Allocated
@@ -29,6 +30,7 @@ from gpu.transport.os import Ref
 _FIRST_CLIENT: Final = 0xC1D0_0001  # RM's own are from 0xc1e00000 on (rs_client.h)
 _SECONDS: Final = 5.0
 _QUEUE_SECONDS: Final = 1.0
+_MOST_SILENT: Final = 3
 _clients: Final = itertools.count(_FIRST_CLIENT)
 
 H = TypeVar("H", bound=ctypes.Structure)
@@ -53,6 +55,7 @@ class GspPort:
     def __init__(self, card: BootCard):
         self._card = card
         self._owed: list[_Reply] = []
+        self._silent = 0  # calls in a row that had no answer
 
     def alloc(
         self,
@@ -120,19 +123,47 @@ class GspPort:
     def exchange(self, function: int, payload: bytes, size: int) -> bytes:
         """Sends a call; so many bytes of its reply, which may come in several messages.
 
-        Replies come in the order of calls: those of calls that were broken off come first.
+        Replies come in the order of calls: those of calls that were broken off come first. After
+        some calls without an answer nothing is asked any more. Raises DeviceLost then.
         """
         card, reply = self._card, _Reply(function, size)
         with card.lock:
+            self.check()
             card.begin(f"call {function} of RM", card.waiter.now_ns() + round(_SECONDS * 1e9))
-            with put_off():
-                card.queues.send(function, payload, _QUEUE_SECONDS)
-                self._owed.append(reply)
-            while self._owed:
-                self._take(self._owed[0])
+            try:
+                with put_off():
+                    card.queues.send(function, payload, _QUEUE_SECONDS)
+                    self._owed.append(reply)
+                while self._owed:
+                    self._take(self._owed[0])
+            except BootTimeout as late:
+                self._silent += 1
+                if self._silent < _MOST_SILENT:
+                    raise
+                card.lost = (
+                    f"firmware left {self._silent} calls unanswered, the last {late.message};"
+                    " close the device and open it anew, which resets the card"
+                )
+                self.check()
+            self._silent = 0
         if reply.error is not None:
             raise reply.error
         return bytes(reply.data)
+
+    def check(self) -> None:
+        """Raises DeviceLost where firmware is not asked any more."""
+        card = self._card
+        if card.lost:
+            raise DeviceLost(f"{card.name}: {card.lost}")
+
+    def heard(self) -> list[str]:
+        """Errors that firmware told of since this was last asked, in words."""
+        told = self._card.told
+        return [told.popleft() for _ in range(len(told))]
+
+    def evidence(self) -> dict[str, bytes]:
+        """What firmware has logged. See `BootCard.evidence`."""
+        return self._card.evidence()
 
     def _take(self, reply: _Reply) -> None:
         """The next message of a reply. Raises as `events.take_next`."""
@@ -157,6 +188,7 @@ class GspPort:
         While another thread makes a call nothing is to be done: that serves them.
         """
         card = self._card
+        self.check()
         if self._owed or not card.lock.acquire(blocking=False):
             return
         try:

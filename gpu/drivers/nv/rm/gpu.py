@@ -138,6 +138,10 @@ class NvDevice:
         """Channels that failed, with what RM wrote. Raises DeviceLost in a forked child."""
         self.check_process()
         self.session.attend()
+        return self.noted()
+
+    def noted(self) -> dict[GpfifoChannel, ChannelFault]:
+        """The same, with RM left alone, which may be what is gone."""
         found = {channel: channel.fault() for channel in self.channels}
         return {channel: fault for channel, fault in found.items() if fault is not None}
 
@@ -172,7 +176,7 @@ class NvDevice:
 
     def tell(self, faults: Sequence[ChannelFault]) -> tuple[str, FaultDetails | None]:
         """Faults in words, with the details that could be read, and where addresses are."""
-        told = [str(fault) for fault in faults]
+        told = [*map(str, faults), *(f"firmware: {text}" for text in self.session.heard())]
         details = None
         try:
             details = self.fault_details()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from gpu.core.bits import align_up
 from gpu.sim.nv.chip.channel import Group
 from gpu.sim.nv.pci.msgq import PAGE, Message, Queues
 from gpu.sim.nv.pci.objects import FirmwareRm
@@ -32,10 +33,11 @@ _MOST_REGIONS: Final = PAGE // _REGION.size
 _CONTIGUOUS, _SYSMEM = 1, 1
 _LEAST_LOG: Final = 0x10000
 _RPC_NS: Final = 20_000
-RC_TRIGGERED: Final = 0x1004
+RC_TRIGGERED, OS_ERROR_LOG = 0x1004, 0x1006
 _OF_GROUP: Final = 1  # RC_NOTIFIER_SCOPE_TSG, g_kernel_rc_nvoc.h
 _ALLOC: Final = struct.Struct("<7I4x")  # rpc_gsp_rm_alloc_v03_00
 _CONTROL: Final = struct.Struct("<6I")  # rpc_gsp_rm_control_v03_00
+_XID: Final = struct.Struct("<3I256sI")  # rpc_os_error_log_v17_00
 _RC: Final = struct.Struct("<6IH2x3IB3xI")  # rpc_rc_triggered_v17_02
 CALLS: Final = {
     103: (_ALLOC, 16),
@@ -73,6 +75,7 @@ class Rm:
         self._told: set[int] = set()
         self._partial: Message | None = None
         self._unloaded = False
+        self._logs: dict[str, tuple[int, int]] = {}
         self._objects.reset()
 
     @property
@@ -106,8 +109,23 @@ class Rm:
         try:
             act()
         except Halt as why:
-            self.why_dead = str(why)
             self._chip.violation(f"RM: {why}")
+            self.die(str(why))
+
+    def die(self, why: str) -> None:
+        """It answers no more, and its log has the reason."""
+        self.why_dead = why
+        if "LOGRM" not in self._logs:
+            return
+        place, size = self._logs["LOGRM"]
+        at = 8 * (1 + size // PAGE)
+        words = why.encode("ascii", "replace")[: size - at]
+        words = words.ljust(align_up(len(words), 8), b"\0")
+        try:
+            self._chip.put(place + at, words, "LOGRM")
+            self._chip.put(place, (len(words) // 8).to_bytes(8, "little"), "LOGRM")
+        except Halt as lost:
+            self._chip.sim.debug.note(f"RM: its log: {lost}")
 
     def _start(self, booted: Booted) -> None:
         chip = self._chip
@@ -158,6 +176,7 @@ class Rm:
                 raise Halt(f"region {name} has {size:#x} bytes at {place:#x}: pages are wanted")
             if name in LOGS:
                 self._check_log(name, place, size)
+                self._logs[name] = place, size
             seen.add(name)
             yield name, (place, size)
         for name in ("RMARGS", *LOGS[:3]):
@@ -320,6 +339,11 @@ class Rm:
         """Firmware tore a group down, and tells which channels, and why."""
         fault = group.mmu_faults[0] if group.mmu_faults else None
         code = 31 if fault else 13
+        text = f"MMU Fault: at {fault.address:#x}" if fault else "SM Warp Exception"
+        chid = group.channels[0].number_on_runlist
+        if self._queues is not None:
+            xid = _XID.pack(code, group.runlist, chid, text.encode(), 0)
+            self._queues.send(OS_ERROR_LOG, xid)
         for channel in group.channels:
             address = fault.address if fault else 0
             head = (group.engine, channel.number_on_runlist, 0, 0, code, _OF_GROUP, 0)
