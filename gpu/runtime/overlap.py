@@ -1,8 +1,9 @@
 """The order of the steps of a compiled graph that has collectives, and where these are waited for.
 
-Steps stay in the order of the plan, but for those that need what is under way: they wait until
-nothing else can be done, or much is under way. So the bytes of one layer's gradients move while
-those of the next are computed. Small collectives of one kind go together, in buckets: in the order
+What a collective sends is computed first, and of several that which takes least: so backward gives
+the last layer's gradients before those of others. Else steps stay in the order of the plan, but for
+those that need what is under way: they wait until nothing else can be done, or much is under way.
+So the bytes of one layer's gradients move while those of the next are computed. Small collectives of one kind go together, in buckets: in the order
 in which what they send is ready, as in S. Li et al., "PyTorch Distributed", 2020. The order follows
 from the plan alone: it is that of all ranks.
 """
@@ -140,7 +141,7 @@ class _Order:
 
     def __iter__(self) -> Iterator[_Event]:
         """The steps, and the waits for those that are under way."""
-        left = dict.fromkeys(range(len(self._needs)))
+        left = dict.fromkeys(self._sent_first())
         done: set[int] = set()
         under_way: dict[int, _Event] = {}  # of each start the wait for it
         buckets: dict[Any, list[int]] = {}  # of starts whose operands are there
@@ -178,5 +179,30 @@ class _Order:
                 yield send(kind)
         yield from dict.fromkeys(under_way.values())
 
+    def _sent_first(self) -> list[int]:
+        """The steps in an order in which each start comes as early as it can, the nearest first."""
+        before: list[int] = []  # of each step all that it needs, and itself, as bits
+        for number, needs in enumerate(self._needs):
+            mask = 1 << number
+            for needed in needs:
+                mask |= before[needed]
+            before.append(mask)
+        order: list[int] = []
+        done = 0
+        for start in sorted(self._kinds, key=lambda n: (before[n].bit_count(), n)):
+            order += _bits(before[start] & ~done)
+            done |= before[start]
+        return [*order, *_bits(~done & (1 << len(before)) - 1)]
+
     def _nbytes(self, starts: Iterable[int]) -> int:
         return sum(self._bytes[number] for number in starts)
+
+
+def _bits(mask: int) -> list[int]:
+    """The places of the ones, in order."""
+    found = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return found

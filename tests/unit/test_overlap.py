@@ -141,6 +141,21 @@ def test_gradients_go_in_buckets_while_others_are_computed(seed: int) -> None:
         assert any(kernel == 0 for kernel, _ in made.steps[at:then])
 
 
+def test_what_is_sent_is_computed_first() -> None:
+    """As in a step that is planned from the first layer on: its gradient needs all the others."""
+    chain: Steps = [(0, (3 + n, 2 + n)) for n in range(5)]  # slots 3 to 7, each of the one before
+    sends: Steps = []
+    for number, slot in enumerate((7, 5, 3)):
+        sends.append((OTHER - number, (slot, 8 + number)))
+    last: Steps = [(0, (11, 2)), (0, (12, 8, 9, 10, 11))]
+    starts = [start(SMALLEST_BUCKET)] * 3
+    steps = [*chain, *sends, *last]
+    made = with_waits(
+        recipe(steps, starts), [[used[0]] for _, used in chain] + [[8], [9], [10]] + [[11], [12]]
+    )
+    assert [used[0] for _, used in made.steps[:8]] == [3, 3, 4, 5, 5, 6, 7, 7]
+
+
 def test_small_ones_are_one_message() -> None:
     ((_, form),) = _starts(_backward([64] * 30))
     assert len(form.calls) == 30
