@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 _ANSWER: Final = 1.0  # seconds within which a rank that lives says what it does
 _DEATH: Final = 15.0  # seconds within which MPI tells that a process died
-_KNOWN: Final = 0.2  # the same where others have waited for it in vain: MPI has long told of a death
+_KNOWN: Final = 0.2  # the same of one that was waited for in vain: it would be known by now
 _IDLE: Final = 0.02  # seconds between looks at messages while nothing is under way
 _LOOKS: Final = 200  # before the thread sleeps between looks
 _AT_ONCE: Final = 30  # looks at the messages of one call, before others have their turn

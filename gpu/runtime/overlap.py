@@ -3,9 +3,9 @@
 What a collective sends is computed first, and of several that which takes least: so backward gives
 the last layer's gradients before those of others. Else steps stay in the order of the plan, but for
 those that need what is under way: they wait until nothing else can be done, or much is under way.
-So the bytes of one layer's gradients move while those of the next are computed. Small collectives of one kind go together, in buckets: in the order
-in which what they send is ready, as in S. Li et al., "PyTorch Distributed", 2020. The order follows
-from the plan alone: it is that of all ranks.
+So the bytes of one layer's gradients move while those of the next are computed. Small collectives
+of one kind go together, in buckets: in the order in which what they send is ready, as in S. Li et
+al., "PyTorch Distributed", 2020. The order follows from the plan alone: it is that of all ranks.
 """
 
 from __future__ import annotations
