@@ -13,6 +13,7 @@ MPI starts the processes and moves the bytes. docs/howto/clusters.md tells users
 from __future__ import annotations
 
 from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
+from gpu.distributed.call import Traffic
 from gpu.distributed.checkpoint import Saving, checkpoints, load, save
 from gpu.distributed.group import Group
 from gpu.distributed.recovery import run
@@ -25,6 +26,7 @@ __all__ = [
     "Group",
     "PeerLost",
     "Saving",
+    "Traffic",
     "check_replicas",
     "checkpoints",
     "init",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import threading
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from gpu.core.callsite import CallSite, user_call_site
 from gpu.core.errors import DistributedError
@@ -16,6 +17,37 @@ from gpu.distributed.messages import What
 
 if TYPE_CHECKING:
     from gpu.distributed.engine import Engine
+
+
+class Traffic(NamedTuple):
+    """What this rank's collectives of tensors took, of those whose results it waited for.
+
+    Attributes:
+        calls: how many there were; those that go together are one.
+        seconds: while their bytes moved.
+        waited: seconds in which the program waited for them.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    @property
+    def hidden(self) -> float:
+        """The share of the time in which the program did something else; 1.0 where none was."""
+        return max(0.0, 1 - self.waited / self.seconds) if self.seconds else 1.0
+
+
+class _Total:
+    """Of this process."""
+
+    traffic = Traffic()
+
+
+def take_traffic() -> Traffic:
+    """What there was since this was called before."""
+    found, _Total.traffic = _Total.traffic, Traffic()
+    return found
 
 
 Make: TypeAlias = "Callable[[Engine, Call], Steps]"
@@ -48,7 +80,8 @@ class Call:
         self.number = 0
         self.steps: Steps | None = None
         self.requests: list[Any] = []
-        self.began = self.deadline = self.asked = 0.0
+        self.began = self.deadline = self.asked = self.ended = 0.0
+        self._is_counted = not what.dtype
         self._process = os.getpid()
         self._error: Exception | None = None
         self._done = threading.Lock()
@@ -56,10 +89,16 @@ class Call:
 
     def wait(self) -> None:
         """Returns when it is done; raises what went wrong. Ctrl-C ends the wait, not the call."""
+        since = time.monotonic()
         if not self._done.acquire(blocking=False):
             refuse_forked(self._process)
             self._done.acquire()
         self._done.release()
+        if not self._is_counted:
+            self._is_counted = True
+            calls, seconds, waited = _Total.traffic
+            seconds, waited = seconds + self.ended - self.began, waited + time.monotonic() - since
+            _Total.traffic = Traffic(calls + 1, seconds, waited)
         if self._error is not None:
             raise_again(self._error)
 
@@ -75,7 +114,7 @@ class Call:
 
     def abandon(self, error: Exception | None) -> None:
         """It has failed in the middle: what it holds may still be sent, or written to."""
-        self._error = error
+        self._error, self.ended = error, time.monotonic()
         self._done.release()
 
     def told(self) -> dict[str, Any]:

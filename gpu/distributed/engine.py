@@ -32,6 +32,7 @@ log = get_logger(__name__)
 
 _ANSWER: Final = 1.0  # seconds within which a rank that lives says what it does
 _DEATH: Final = 15.0  # seconds within which MPI tells that a process died
+_KNOWN: Final = 0.2  # the same of one that was waited for in vain: it would be known by now
 _IDLE: Final = 0.02  # seconds between looks at messages while nothing is under way
 _LOOKS: Final = 200  # before the thread sleeps between looks
 _AT_ONCE: Final = 30  # looks at the messages of one call, before others have their turn
@@ -70,7 +71,7 @@ class Engine:
         self._started = 0
         self._failure: Exception | None = None
         self._ending_error: Exception | None = None
-        self._is_ending = self._has_said_so = self._is_smaller = False
+        self._is_ending = self._has_said_so = self._is_smaller = self._is_late = False
         self._outgoing: list[Any] = []
         self._answers: dict[int, dict[str, Any] | None] = {}
         self._ended: set[int] = set()
@@ -357,6 +358,7 @@ class Engine:
         elif kind == "ended":
             self._ended.add(sender)
         elif kind == "failed":
+            self._is_late = message.get("late") is True
             self._fail(messages.error_of(message, sender), is_told=False)
         return True
 
@@ -389,6 +391,7 @@ class Engine:
                 for rank in self._others():
                     self._tell(rank, {"kind": "late", "lane": call.lane})
             elif now > call.asked + _ANSWER or len(self._answers) == self.wire.size - 1:
+                self._is_late = True
                 self._fail(self._why_late(call))
                 return
 
@@ -460,7 +463,7 @@ class Engine:
         self._failure = error
         if is_told:
             for rank in self._others():
-                self._tell(rank, messages.told(error))
+                self._tell(rank, messages.told(error) | {"late": self._is_late})
             self._flush()
         for calls in (*self._lanes, self._direct):
             self._abandoned += calls
@@ -479,7 +482,7 @@ class Engine:
         return None
 
     def _reopen(self) -> None:
-        until = time.monotonic() + _DEATH
+        until = time.monotonic() + (_KNOWN if self._is_late else _DEATH)
         # Another one that knows of a death revokes the communicators, which tell nothing then.
         while self._first_dead() is None and not self._control.Is_revoked():
             if time.monotonic() > until:
@@ -498,6 +501,7 @@ class Engine:
         self._answers.clear()
         self._open(smaller, self._mpi.Get_library_version().splitlines()[0])
         self._failure, self._has_said_so, self._is_smaller = None, False, True
+        self._is_late = False
 
     def _flush(self) -> None:
         """Gives what was told to others time to leave; who does not take it may be dead."""

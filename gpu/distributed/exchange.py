@@ -25,6 +25,19 @@ PIECE: Final = 1 << 30
 _SMALL: Final = 4 << 20
 
 
+class Kept:
+    """Memory that is kept from call to call: fresh pages cost more than what goes into them."""
+
+    def __init__(self) -> None:
+        self._memory: Bytes = np.empty(0, np.uint8)
+
+    def taken(self, nbytes: int) -> Bytes:
+        """So many bytes of it, with anything in them."""
+        if self._memory.size < nbytes:
+            self._memory = np.empty(nbytes, np.uint8)
+        return self._memory[:nbytes]
+
+
 class Wire:
     """The processes that exchange messages: a communicator of MPI."""
 
@@ -33,13 +46,11 @@ class Wire:
         self.comm, self._piece = comm, piece
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self._scratch: Bytes = np.empty(0, np.uint8)
+        self._scratch = Kept()
 
     def scratch(self, nbytes: int) -> Bytes:
-        """Memory that is kept from call to call: fresh pages cost more than what goes into them."""
-        if self._scratch.size < nbytes:
-            self._scratch = np.empty(nbytes, np.uint8)
-        return self._scratch[:nbytes]
+        """Memory for what is received and not kept."""
+        return self._scratch.taken(nbytes)
 
     def send(self, data: Bytes, to: int, tag: int = 0) -> Requests:
         """Starts to send bytes to a rank."""

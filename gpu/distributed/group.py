@@ -19,7 +19,7 @@ from gpu.core.errors import CollectiveMismatch, InvalidType, InvalidValue, Shape
 from gpu.core.unpicklable import Unpicklable
 from gpu.distributed import exchange, messages
 from gpu.distributed.arriving import Arriving, as_bytes
-from gpu.distributed.call import Call
+from gpu.distributed.call import Call, Traffic, take_traffic
 from gpu.distributed.engine import Engine, World
 from gpu.distributed.exchange import Bytes, Steps
 from gpu.distributed.messages import What
@@ -197,6 +197,15 @@ class Group(Unpicklable):
             refuse("barrier between processes")
             call = Call(What("barrier"), user_call_site(), lambda engine, c: engine.agree(c))
             self._engine.start(call).wait()
+
+    def traffic(self) -> Traffic:
+        """How long collectives took since this was called before, and how much of it was hidden.
+
+        >>> from gpu import distributed
+        >>> distributed.init().traffic().hidden  # a process that is alone waits for none
+        1.0
+        """
+        return take_traffic()
 
     def _tell_all(self, what: What, own: dict[str, Any], lane: int = 0) -> list[dict[str, Any]]:
         """A message of each rank, of which this one's is `own`; in lane 1 it is told among saves.

@@ -8,6 +8,7 @@ and how many such plans ran before, when one begins, so that nothing of two plan
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -17,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir.dims import plain
+from gpu.compiler.ir.graph.body import Value
 from gpu.compiler.ir.graph.hostcall import Across, HostCall
+from gpu.core.dtype import DType
 from gpu.core.errors import DistributedError
 from gpu.runtime.buffer import host_array
 from gpu.runtime.device import Device
@@ -49,14 +52,16 @@ class Transport(Protocol):
 
     def start(
         self,
-        call: HostCall,
+        calls: Sequence[HostCall],
         members: Sequence[int],
-        own: Bytes,
-        out: Bytes,
+        pairs: Sequence[tuple[Bytes, Bytes]],
         plan: Waitable,
         kept: object,
     ) -> Waitable:
-        """Starts a collective of the ranks `members` in a plan that was begun; `kept` lives on."""
+        """Starts collectives of the ranks `members` in a plan that was begun; `kept` lives on.
+
+        They are of one kind; for each there is what this rank gives, and where the result goes.
+        """
 
 
 class _World:
@@ -120,15 +125,26 @@ def members(across: Across, rank: int) -> list[int]:
 
 
 class StartForm(NamedTuple):
-    """The start of a collective in a compiled graph.
+    """The start of collectives in a compiled graph.
 
     Attributes:
-        device: where the operand and the result are.
-        call: what is done, and by whom.
+        device: where the operands and the results are.
+        calls: what is done, and by whom; all of one kind.
     """
 
     device: str
-    call: HostCall
+    calls: tuple[HostCall, ...]
+
+    @property
+    def kind(self) -> tuple[str, str, Across | None, DType]:
+        """What is the same of collectives that can start together."""
+        call = self.calls[0]
+        return self.device, call.name, call.across, call.inputs[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Of the results."""
+        return sum(_nbytes(form) for call in self.calls for form in call.outputs)
 
 
 class WaitForm(NamedTuple):
@@ -138,46 +154,56 @@ class WaitForm(NamedTuple):
 
 
 class Exchange:
-    """A collective of a plan, which its two steps share.
+    """Collectives of a plan that start together, which its two steps share.
 
     Attributes:
-        form: how it starts.
+        form: how they start.
     """
 
     def __init__(self, form: StartForm):
         self.form = form
         self._under_way: Waitable | None = None
-        self._staged: Bytes | None = None
-        (self._given,), (self._wanted,) = (
-            [int(np.prod(shape)) * dtype.itemsize for shape, dtype in each]
-            for each in (form.call.inputs, form.call.outputs)
-        )
+        self._staged: list[tuple[int, Bytes]] = []
+        self._sizes = [(_nbytes(*call.inputs), _nbytes(*call.outputs)) for call in form.calls]
 
-    def start(self, source: Any, target: Any) -> None:
-        """Begins to send what is in the memory `source`, and to fill `target`."""
+    def start(self, memories: Sequence[Any]) -> None:
+        """Begins to send what is in every second memory, from the first on, and to fill the others.
+
+        Each has its result behind it.
+        """
         device, link = Device[self.form.device], transport()
-        assert self.form.call.across is not None and _world.plan is not None
-        with span(f"start {self.form.call.name}"):
+        across = self.form.calls[0].across
+        assert across is not None and _world.plan is not None
+        with span(f"start {self.form.calls[0].name}"):
             device.synchronize()
-            own = host_window(self.form.device, source, self._given)
-            if own is None:
-                own = host_array((self._given,), np.uint8)
-                device.allocator.copy_out(own.data, source)
-            out = host_window(self.form.device, target, self._wanted)
-            self._staged = None
-            if out is None:
-                out = self._staged = host_array((self._wanted,), np.uint8)
-            ranks = members(self.form.call.across, link.rank)
-            self._under_way = link.start(self.form.call, ranks, own, out, *_world.plan)
+            self._staged = []
+            pairs = []
+            for number, (given, wanted) in enumerate(self._sizes):
+                source, target = memories[2 * number : 2 * number + 2]
+                own = host_window(self.form.device, source, given)
+                if own is None:
+                    own = host_array((given,), np.uint8)
+                    device.allocator.copy_out(own.data, source)
+                out = host_window(self.form.device, target, wanted)
+                if out is None:
+                    out = host_array((wanted,), np.uint8)
+                    self._staged.append((2 * number + 1, out))
+                pairs.append((own, out))
+            ranks = members(across, link.rank)
+            self._under_way = link.start(self.form.calls, ranks, pairs, *_world.plan)
 
-    def wait(self, target: Any) -> None:
-        """Returns when the memory `target` has the result; raises what went wrong."""
+    def wait(self, memories: Sequence[Any]) -> None:
+        """Returns when the same memories have the results; raises what went wrong."""
         assert self._under_way is not None, "a plan starts what it waits for"
-        with span(f"wait for {self.form.call.name}"):
+        with span(f"wait for {self.form.calls[0].name}"):
             self._under_way.wait()
-        if self._staged is not None:
-            Device[self.form.device].allocator.copy_in(target, self._staged.data)
-        self._under_way = self._staged = None
+        for place, out in self._staged:
+            Device[self.form.device].allocator.copy_in(memories[place], out.data)
+        self._under_way, self._staged = None, []
+
+
+def _nbytes(form: Value) -> int:
+    return math.prod(form.shape) * form.dtype.itemsize
 
 
 def host_window(device: str, memory: Any, nbytes: int) -> Bytes | None:

@@ -174,7 +174,7 @@ def _other(
     kept = tuple(result.attr[0] for result in results)
     used = (*read, *(slot_of[result] for result in results))
     if first.attr[0].across is not None:
-        return StartForm(first.device, first.attr[0]), used, []
+        return StartForm(first.device, first.attr[:1]), used, []
     return HostForm(first.device, first.attr[0], kept), used, []
 
 

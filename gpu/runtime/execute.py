@@ -396,7 +396,7 @@ class Prepared(NamedTuple):
     def _exchange_timed(self, number: int, step: Start | Wait, memories: list[Any]) -> None:
         about, line = self._named(number)
         form = step.exchange.form
-        label = about._replace(label=f"{type(step).__name__.lower()}_{form.call.name}")
+        label = about._replace(label=f"{type(step).__name__.lower()}_{form.calls[0].name}")
         with PROFILE.on_host(form.device, "python", label, line, bytes=about.nbytes):
             _exchange(step, memories)
 
@@ -521,11 +521,11 @@ def _run_part(
 
 
 def _exchange(step: Start | Wait, memories: Sequence[Any]) -> None:
-    source, target = (memories[slot] for slot in step.slots)
+    own = [memories[slot] for slot in step.slots]
     if isinstance(step, Start):
-        step.exchange.start(source, target)
+        step.exchange.start(own)
     else:
-        step.exchange.wait(target)
+        step.exchange.wait(own)
 
 
 def _digest(key: Key) -> bytes:

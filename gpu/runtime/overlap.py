@@ -1,47 +1,108 @@
 """The order of the steps of a compiled graph that has collectives, and where these are waited for.
 
-Steps stay in the order of the plan, but for those that need what is under way: they wait until
-nothing else can be done, or much is under way. So the bytes of one layer's gradients move while
-those of the next are computed. The order follows from the plan alone: it is that of all ranks.
+What a collective sends is computed first, and of several that which takes least: so backward gives
+the last layer's gradients before those of others. Else steps stay in the order of the plan, but for
+those that need what is under way: they wait until nothing else can be done, or much is under way.
+So the bytes of one layer's gradients move while those of the next are computed. Small collectives
+of one kind go together, in buckets: in the order in which what they send is ready, as in S. Li et
+al., "PyTorch Distributed", 2020. The order follows from the plan alone: it is that of all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from gpu.runtime.collectives import StartForm, WaitForm
-from gpu.runtime.recipe import OTHER, About, OtherForm, Recipe
+from gpu.runtime.recipe import OTHER, About, Recipe
 
-# Bytes under way from which on results are waited for first: two buckets of torch's size, 25 MiB.
-MOST_UNDER_WAY: Final = 2 * 25 << 20
+LARGEST_BUCKET: Final = 25 << 20  # bytes; torch's size
+# Of one that costs more to be sent than to be begun, on the networks that there are.
+SMALLEST_BUCKET: Final = 256 << 10
+# What is sent last nothing hides: it is a small part of all, where that is enough for a bucket.
+_LEAST_BUCKETS: Final = 8
+# Bytes under way from which on results are waited for first.
+MOST_UNDER_WAY: Final = 2 * LARGEST_BUCKET
+
+
+class _Event(NamedTuple):
+    """What comes next: a step; the start of some together; or the wait for them."""
+
+    numbers: tuple[int, ...]
+    is_wait: bool = False
 
 
 def with_waits(recipe: Recipe, fills: Sequence[Sequence[int]]) -> Recipe:
-    """The recipe with its steps in order, and a wait for each collective.
+    """The recipe with its steps in order, its collectives in buckets, and a wait for each of them.
 
     `fills` are the slots that each step fills. No slots share memory yet, but for those of leaves.
     """
     if not any(isinstance(other, StartForm) for other in recipe.others):
         return recipe
-    order = list(_Order(recipe, fills))
-    others, waits = list(recipe.others), dict[int, int]()
-    numbers: list[int] = []  # of the recipe's own steps; of a wait that of its start, from -1 down
-    for number, is_wait in order:
-        numbers.append(~number if is_wait else number)
-        if is_wait:
-            waits[number] = OTHER - len(others)
-            others.append(WaitForm(OTHER - recipe.steps[number][0]))
-    steps = tuple(recipe.steps[n] if n >= 0 else (waits[~n], recipe.steps[~n][1]) for n in numbers)
+    made = _Made(recipe)
     changed = {*recipe.writes, *(slot for slot, _ in recipe.reuses)}
-    changing = (i for i, n in enumerate(numbers) if n >= 0 and not changed.isdisjoint(fills[n]))
+    changes_from = None
+    for event in _Order(recipe, fills):
+        if event.is_wait:
+            made.wait(event.numbers)
+            continue
+        if changes_from is None and any(not changed.isdisjoint(fills[n]) for n in event.numbers):
+            changes_from = len(made.steps)
+        made.add(event.numbers)
     return recipe._replace(
-        steps=steps,
-        vals=tuple(recipe.vals[n] if n >= 0 else () for n in numbers) if recipe.vals else (),
-        abouts=tuple(recipe.abouts[n] if n >= 0 else About("wait", 0, 0) for n in numbers),
-        changes_from=next(changing, len(steps)),
-        others=tuple(others),
+        steps=tuple(made.steps),
+        vals=tuple(made.vals) if recipe.vals else (),
+        abouts=tuple(made.abouts),
+        changes_from=len(made.steps) if changes_from is None else changes_from,
+        others=tuple(made.others),
     )
+
+
+class _Made:
+    """The steps of a recipe in another order, as they are found."""
+
+    def __init__(self, recipe: Recipe):
+        self._recipe = recipe
+        self.steps: list[tuple[int, tuple[int, ...]]] = []
+        self.vals: list[tuple[int, ...]] = []
+        self.abouts: list[About] = []
+        self.others = list(recipe.others)
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """A step, or collectives that start together, in place of the first one's start."""
+        (kernel, used), about = self._recipe.steps[numbers[0]], self._recipe.abouts[numbers[0]]
+        if len(numbers) > 1:
+            forms = [_start_of(self._recipe, number) for number in numbers]
+            calls = tuple(call for form in forms for call in form.calls)
+            self.others[OTHER - kernel] = StartForm(forms[0].device, calls)
+            used = self._slots(numbers)
+            nbytes = sum(self._recipe.abouts[number].nbytes for number in numbers)
+            about = about._replace(label=f"{about.label} and {len(calls) - 1} more", nbytes=nbytes)
+        vals = self._recipe.vals[numbers[0]] if self._recipe.vals else ()
+        self._append((kernel, used), vals, about)
+
+    def wait(self, numbers: Sequence[int]) -> None:
+        """The wait for what started together."""
+        start = OTHER - self._recipe.steps[numbers[0]][0]
+        self._append((OTHER - len(self.others), self._slots(numbers)), (), About("wait", 0, 0))
+        self.others.append(WaitForm(start))
+
+    def _slots(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(slot for number in numbers for slot in self._recipe.steps[number][1])
+
+    def _append(
+        self, step: tuple[int, tuple[int, ...]], vals: tuple[int, ...], about: About
+    ) -> None:
+        self.steps.append(step)
+        self.vals.append(vals)
+        self.abouts.append(about)
+
+
+def _start_of(recipe: Recipe, number: int) -> StartForm:
+    form = recipe.others[OTHER - recipe.steps[number][0]]
+    assert isinstance(form, StartForm)
+    return form
 
 
 class _Order:
@@ -63,41 +124,85 @@ class _Order:
                 filled[slot], read[slot] = number, []
             for slot in set(used) - changed:
                 read.setdefault(slot, []).append(number)
-        self._bytes = {
-            number: _nbytes(recipe.others[OTHER - kernel])
-            for number, (kernel, _) in enumerate(recipe.steps)
-            if kernel <= OTHER and isinstance(recipe.others[OTHER - kernel], StartForm)
+        # Of each start which others may be in one bucket with it, and its bytes.
+        self._kinds: dict[int, Any] = {}
+        self._bytes: dict[int, int] = {}
+        for number, (kernel, _) in enumerate(recipe.steps):
+            if kernel <= OTHER and isinstance(recipe.others[OTHER - kernel], StartForm):
+                form = _start_of(recipe, number)
+                self._kinds[number], self._bytes[number] = form.kind, form.nbytes
+        totals = Counter[Any]()
+        for number, kind in self._kinds.items():
+            totals[kind] += self._bytes[number]
+        self._fulls = {
+            kind: min(max(total // _LEAST_BUCKETS, SMALLEST_BUCKET), LARGEST_BUCKET)
+            for kind, total in totals.items()
         }
 
-    def __iter__(self) -> Iterator[tuple[int, bool]]:
-        """The number of each step, and whether it is the wait for it that comes."""
-        left = dict.fromkeys(range(len(self._needs)))
+    def __iter__(self) -> Iterator[_Event]:
+        """The steps, and the waits for those that are under way."""
+        left = dict.fromkeys(self._sent_first())
         done: set[int] = set()
-        under_way: list[int] = []
-        while left:
-            ready = (n for n in left if self._needs[n] <= done)
+        under_way: dict[int, _Event] = {}  # of each start the wait for it
+        buckets: dict[Any, list[int]] = {}  # of starts whose operands are there
+
+        def send(kind: Any) -> _Event:
+            event = _Event(tuple(buckets.pop(kind)))
+            done.update(event.numbers)
+            under_way.update(dict.fromkeys(event.numbers, event._replace(is_wait=True)))
+            return event
+
+        while left or buckets:
             free = None
-            if sum(self._bytes[n] for n in under_way) < MOST_UNDER_WAY:
+            if self._nbytes(under_way) < MOST_UNDER_WAY:
+                ready = (n for n in left if self._needs[n] <= done)
                 free = next((n for n in ready if self._needs[n].isdisjoint(under_way)), None)
+            if free is None and buckets:
+                yield send(next(iter(buckets)))
+                continue
             number = next(n for n in left if self._needs[n] <= done) if free is None else free
             for needed in sorted(self._needs[number].intersection(under_way)):
-                under_way.remove(needed)
-                yield needed, True
-            yield number, False
+                if needed in under_way:
+                    event = under_way[needed]
+                    for each in event.numbers:
+                        del under_way[each]
+                    yield event
             del left[number]
-            done.add(number)
-            if number in self._bytes:
-                under_way.append(number)
-        yield from ((number, True) for number in under_way)
+            if number not in self._kinds:
+                done.add(number)
+                yield _Event((number,))
+                continue
+            kind = self._kinds[number]
+            bucket = buckets.setdefault(kind, [])
+            bucket.append(number)
+            if self._nbytes(bucket) >= self._fulls[kind]:
+                yield send(kind)
+        yield from dict.fromkeys(under_way.values())
+
+    def _sent_first(self) -> list[int]:
+        """The steps in an order in which each start comes as early as it can, the nearest first."""
+        before: list[int] = []  # of each step all that it needs, and itself, as bits
+        for number, needs in enumerate(self._needs):
+            mask = 1 << number
+            for needed in needs:
+                mask |= before[needed]
+            before.append(mask)
+        order: list[int] = []
+        done = 0
+        for start in sorted(self._kinds, key=lambda n: (before[n].bit_count(), n)):
+            order += _bits(before[start] & ~done)
+            done |= before[start]
+        return [*order, *_bits(~done & (1 << len(before)) - 1)]
+
+    def _nbytes(self, starts: Iterable[int]) -> int:
+        return sum(self._bytes[number] for number in starts)
 
 
-def _nbytes(form: OtherForm) -> int:
-    assert isinstance(form, StartForm)
-    return sum(dtype.itemsize * _size(shape) for shape, dtype in form.call.outputs)
-
-
-def _size(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+def _bits(mask: int) -> list[int]:
+    """The places of the ones, in order."""
+    found = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return found

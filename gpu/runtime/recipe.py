@@ -96,14 +96,14 @@ class Call(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Starts a collective on slots: what each rank gives, and what it gets."""
+    """Starts collectives on slots: of each what the rank gives, then what it gets."""
 
     exchange: Exchange
     slots: tuple[int, ...]
 
 
 class Wait(NamedTuple):
-    """Waits for a collective that was started on the same slots."""
+    """Waits for the collectives that were started on the same slots."""
 
     exchange: Exchange
     slots: tuple[int, ...]
@@ -398,7 +398,7 @@ def _other_as_data(other: OtherForm) -> tuple[str, Any]:
         case HostForm():
             return "host", other.as_data()
         case StartForm():
-            return "start", (other.device, other.call.as_data())
+            return "start", (other.device, [call.as_data() for call in other.calls])
         case WaitForm():
             return "wait", other.start
         case _:
@@ -410,7 +410,7 @@ def _read_other(kind: str, data: Any) -> OtherForm:
         case "host":
             return HostForm.from_data(data)
         case "start":
-            return StartForm(data[0], HostCall.from_data(data[1]))
+            return StartForm(data[0], tuple(map(HostCall.from_data, data[1])))
         case "wait":
             return WaitForm(data)
     body, length, reverse, kept = data

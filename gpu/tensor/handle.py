@@ -91,7 +91,9 @@ class Handle:
     def _node(self) -> Node:
         """The value the tensor has now."""
         if self._requires_grad and _written.leaves:
-            _settle_leaves()
+            base = self if self._view is None else self._view.base
+            if id(base) in _written.leaves:
+                _settle_leaves()
         if (trace := active()) is not None:
             trace.uses(self)
         if self._view is not None:

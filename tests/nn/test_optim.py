@@ -216,14 +216,16 @@ def test_the_loss_comes_from_the_same_graph() -> None:
 
 
 def test_schedule_step_computes_nothing() -> None:
-    param = Tensor([1.0])
-    optimizer = SGD([param], 0.5, momentum=0.9)
-    param.sum().backward()
+    """However many parameters there are: the next one is read when the first has changed."""
+    params = [Tensor([1.0]), Tensor([2.0]), Tensor([3.0])]
+    optimizer = SGD(params, 0.5, momentum=0.9)
+    (params[0] + params[1] + params[2]).sum().backward()
     before = Counters.launches
     changed = optimizer.schedule_step()
     assert Counters.launches == before
     changed[0].realize(*changed[1:])
-    assert param.item() == 0.5 and optimizer.b[0].item() == 1
+    assert [param.item() for param in params] == [0.5, 1.5, 2.5]
+    assert [state.item() for state in optimizer.b] == [1, 1, 1]
 
 
 def test_narrow_parameters_keep_wide_state() -> None:

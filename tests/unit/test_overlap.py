@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,20 +12,23 @@ from gpu.compiler.ir.graph.body import Value
 from gpu.compiler.ir.graph.hostcall import Across, HostCall
 from gpu.core.dtype import dtypes
 from gpu.runtime.collectives import StartForm, WaitForm
-from gpu.runtime.overlap import with_waits
+from gpu.runtime.overlap import LARGEST_BUCKET, SMALLEST_BUCKET, with_waits
 from gpu.runtime.recipe import OTHER, About, Recipe, Slot
 
 LEAVES = 3
-FORM = (Value((4,), dtypes.float32),)
-CALL = StartForm("CPU", HostCall("all_reduce", FORM, FORM, Across((2,), 0, "add")))
 Steps = list[tuple[int, tuple[int, ...]]]
 
 
-def recipe(steps: Steps, starts: int, writes: tuple[int, ...] = ()) -> Recipe:
+def start(nbytes: int = 16, monoid: str = "add") -> StartForm:
+    form = (Value((nbytes // 4,), dtypes.float32),)
+    return StartForm("CPU", (HostCall("all_reduce", form, form, Across((2,), 0, monoid)),))
+
+
+def recipe(steps: Steps, starts: list[StartForm], writes: tuple[int, ...] = ()) -> Recipe:
     slots = max(slot for _, used in steps for slot in used) + 1 - LEAVES
     return Recipe(
         *((), (Slot("CPU", 4, dtypes.float32),) * slots, tuple(steps), (LEAVES + slots - 1,), ()),
-        *(writes, (), 0, (About("", 0, 0),) * len(steps), (CALL,) * starts),
+        *(writes, (), 0, (About("", 0, 0),) * len(steps), tuple(starts)),
     )
 
 
@@ -32,13 +38,13 @@ def test_random_graphs(seed: int) -> None:
     rng = np.random.default_rng(seed)
     steps: Steps = []
     fills: list[list[int]] = []
-    starts, writes, count = 0, set[int](), LEAVES
+    starts, writes, count = list[StartForm](), set[int](), LEAVES
     for _ in range(int(rng.integers(2, 14))):
         source = int(rng.integers(count))
         kind = rng.random()
         if kind < 0.35:
-            steps.append((OTHER - starts, (source, count)))
-            starts += 1
+            steps.append((OTHER - len(starts), (source, count)))
+            starts.append(start(4 << rng.integers(24), str(rng.choice(["add", "max"]))))
         elif kind < 0.5:  # in place: reads the leaf and another value
             leaf = int(rng.integers(LEAVES))
             writes.add(leaf)
@@ -53,37 +59,46 @@ def test_random_graphs(seed: int) -> None:
         return
     made = with_waits(recipe(steps, starts, tuple(sorted(writes))), fills)
     waits = [n for n, other in enumerate(made.others) if isinstance(other, WaitForm)]
-    used = [kernel for kernel, _ in made.steps]
-    assert sorted(used) == sorted([*(kernel for kernel, _ in steps), *(OTHER - n for n in waits)])
-    assert len(waits) == starts and len(made.abouts) == len(made.steps)
+    sent = [form for _, form in _starts(made)]
+    assert Counter(call for form in sent for call in form.calls) == Counter(
+        call for form in starts for call in form.calls
+    )
+    assert all(len({call.across for call in form.calls}) == 1 for form in sent)
+    assert len(waits) == len(sent) and len(made.abouts) == len(made.steps)
+    assert len(made.steps) == len(steps) - len(starts) + 2 * len(sent)
     assert _run(list(made.steps), made) == _run(list(steps), made)
     changes = [n for n, (k, slots) in enumerate(made.steps) if k == 0 and slots[0] in writes]
     assert made.changes_from == (changes[0] if changes else len(made.steps))
 
 
+def _starts(made: Recipe) -> list[tuple[int, StartForm]]:
+    """The collectives that start together, and which step does it."""
+    forms = [(n, made.others[OTHER - k]) for n, (k, _) in enumerate(made.steps) if k <= OTHER]
+    return [(n, form) for n, form in forms if isinstance(form, StartForm)]
+
+
 def _run(steps: Steps, made: Recipe) -> dict[int, str]:
     """What each slot holds at the end, as text; a result is poison between start and wait."""
     held = {slot: f"leaf{slot}" for slot in range(LEAVES)}
-    under_way: dict[int, tuple[int, int]] = {}
+    under_way: dict[int, list[tuple[int, int]]] = {}
     has_waits = any(k <= OTHER and isinstance(made.others[OTHER - k], WaitForm) for k, _ in steps)
     for kernel, slots in steps:
-        for slot in slots:
-            assert kernel <= OTHER or slot not in {target for _, target in under_way.values()}
+        moving = [pair for pairs in under_way.values() for pair in pairs]
+        pairs = list(zip(slots[::2], slots[1::2], strict=False))
         if kernel > OTHER:
             target, *read = slots
-            assert target not in {source for source, _ in under_way.values()}
+            assert {target, *read}.isdisjoint(target for _, target in moving)
+            assert target not in {source for source, _ in moving}
             own = [held.get(target, "")] if target < LEAVES else []
             held[target] = f"f({', '.join([*own, *(held[slot] for slot in read)])})"
-        elif isinstance(form := made.others[OTHER - kernel], StartForm):
-            source, target = slots
-            assert source not in {t for _, t in under_way.values()}
-            if has_waits:
-                under_way[OTHER - kernel] = (source, target)
-            else:
-                held[target] = f"all({held[source]})"
+        elif isinstance(form := made.others[OTHER - kernel], WaitForm):
+            assert under_way.pop(form.start) == pairs
+            held.update({target: f"all({held[source]})" for source, target in pairs})
+        elif has_waits:
+            assert {source for source, _ in pairs}.isdisjoint(target for _, target in moving)
+            under_way[OTHER - kernel] = pairs
         else:
-            assert isinstance(form, WaitForm)
-            source, target = under_way.pop(form.start)
+            ((source, target),) = pairs
             held[target] = f"all({held[source]})"
     assert not under_way
     return held
@@ -91,6 +106,56 @@ def _run(steps: Steps, made: Recipe) -> dict[int, str]:
 
 def test_what_needs_nothing_of_it_goes_first() -> None:
     steps: Steps = [(0, (3, 0)), (OTHER, (3, 4)), (0, (5, 4)), (0, (6, 1)), (0, (7, 6))]
-    made = with_waits(recipe(steps, 1), [[3], [4], [5], [6], [7]])
+    made = with_waits(recipe(steps, [start(SMALLEST_BUCKET)]), [[3], [4], [5], [6], [7]])
     assert [slots[0] for _, slots in made.steps] == [3, 3, 6, 7, 3, 5]
     assert made.others[1] == WaitForm(0)
+
+
+def _backward(sizes: list[int]) -> Recipe:
+    """Gradients of layers, the last one first, and then a step that needs them all."""
+    steps: Steps = []
+    for number in range(len(sizes)):
+        value = LEAVES + 2 * number
+        steps += [(0, (value, 0)), (OTHER - number, (value, value + 1))]
+    steps.append((0, (LEAVES + 2 * len(sizes), *range(LEAVES + 1, LEAVES + 2 * len(sizes), 2))))
+    return with_waits(
+        recipe(steps, [start(size) for size in sizes]), [[LEAVES + n] for n in range(len(steps))]
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_go_in_buckets_while_others_are_computed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [4 * int(rng.integers(1, 1 << rng.integers(2, 22))) for _ in range(60)]
+    made = _backward(sizes)
+    starts, total = _starts(made), sum(sizes)
+    full = min(max(total // 8, SMALLEST_BUCKET), LARGEST_BUCKET)
+    # In the order of backward, each as soon as it is full.
+    calls = [call for _, form in starts for call in form.calls]
+    assert all(form.nbytes >= full for _, form in starts[:-1])
+    assert [4 * call.inputs[0].shape[0] for call in calls] == sizes
+    for _, form in starts[:-1]:
+        assert form.nbytes - 4 * form.calls[-1].inputs[0].shape[0] < full
+    # Something is computed behind all but the last.
+    for (at, _), (then, _) in pairwise(starts):
+        assert any(kernel == 0 for kernel, _ in made.steps[at:then])
+
+
+def test_what_is_sent_is_computed_first() -> None:
+    """As in a step that is planned from the first layer on: its gradient needs all the others."""
+    chain: Steps = [(0, (3 + n, 2 + n)) for n in range(5)]  # slots 3 to 7, each of the one before
+    sends: Steps = []
+    for number, slot in enumerate((7, 5, 3)):
+        sends.append((OTHER - number, (slot, 8 + number)))
+    last: Steps = [(0, (11, 2)), (0, (12, 8, 9, 10, 11))]
+    starts = [start(SMALLEST_BUCKET)] * 3
+    steps = [*chain, *sends, *last]
+    made = with_waits(
+        recipe(steps, starts), [[used[0]] for _, used in chain] + [[8], [9], [10]] + [[11], [12]]
+    )
+    assert [used[0] for _, used in made.steps[:8]] == [3, 3, 4, 5, 5, 6, 7, 7]
+
+
+def test_small_ones_are_one_message() -> None:
+    ((_, form),) = _starts(_backward([64] * 30))
+    assert len(form.calls) == 30

@@ -413,17 +413,18 @@ def _copy(node: Node, args: Sequence[Sharded]) -> Sharded:
 
 
 # What says itself how it takes what is partial; others get the same everywhere.
-_SAME_VALUE: Final = frozenset({"contiguous", "detach"})
+_SAME_VALUE: Final = frozenset({"contiguous"})
 _MOVED: Final = frozenset({"reshape", "expand", "permute", "slice"})
 _OF_PARTIAL: Final = (
-    _SAME_VALUE | _MOVED | {"alu", "cast", "bitcast", "copy", "custom_grad", "write"}
+    _SAME_VALUE | _MOVED | {"detach", "alu", "cast", "bitcast", "copy", "custom_grad", "write"}
 )
 
 # For each kind of node on several devices, what they hold, given what they hold of its sources.
 RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("const", "iota", "index"), _const),
-    **dict.fromkeys(("alu", "cast", "bitcast", "contiguous", "detach"), _elementwise),
-    "custom_grad": lambda node, args: args[0],
+    **dict.fromkeys(("alu", "cast", "bitcast", "contiguous"), _elementwise),
+    # As their sources: a sum that is partial is added up once, whoever reads it.
+    **dict.fromkeys(("custom_grad", "detach"), lambda node, args: args[0]),
     "random": _random,
     "reduce": _reduce,
     "reshape": _reshape,

@@ -195,6 +195,30 @@ def check_training() -> None:
             assert one.tobytes() == many.tobytes(), how
 
 
+def check_buckets() -> None:
+    """Many values of one plan, of which those of a kind go together."""
+    mesh = Mesh((SIZE,), ("data",))
+    arrays = [values(SIZE * int(a), SIZE * int(b)) for a, b in rng.integers(1, 5, (6, 2))]
+    arrays.append(values(SIZE, SIZE * 50_000))  # fills a bucket alone
+
+    def moved(*tensors: Tensor) -> list[Tensor]:
+        found = []
+        for t in tensors:
+            found += [t.shard(mesh, ()), t.shard(mesh, (None, "data")), t.sum(0)]
+            found.append(t.sum(0).shard(mesh, ("data",)))
+        return found
+
+    wanted = [value for x in arrays for value in (x, x, x.sum(0), x.sum(0))]
+    for run in (moved, jit(moved)):
+        cut = [Tensor(x).shard(mesh, ("data",)).realize() for x in arrays]
+        found = run(*cut)
+        found[0].realize(*found[1:])
+        group.traffic()
+        for one, many in zip(wanted, found, strict=True):
+            np.testing.assert_allclose(many.numpy(), one, rtol=1e-9, atol=1e-12)
+    assert group.traffic().calls > 0, "what is cut is put together"
+
+
 def check_mismatch() -> None:
     """Ranks that compute different things are told so, and go on.
 
