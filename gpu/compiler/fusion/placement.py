@@ -264,10 +264,22 @@ class _Fusion:
             self.outputs.add(node)
         if is_written_image(node):
             self.outputs |= {node, *reductions_inline(node, self._in_memory)}
+        if node.kind == "barrier":
+            self.outputs.update(n for n in self._waited_for(node) if not self.is_leaf(n))
         if node.kind == "copy" or node.kind in APART:
             whole = node.kind == "copy"
             read = (s if whole else in_memory(s, self.is_leaf) for s in node.src)
             self.outputs.update(each for each in read if not self.is_leaf(each))
+
+    def _waited_for(self, barrier: Node) -> list[Node]:
+        """The values in memory, now or once they are outputs, that a barrier waits for."""
+        found = []
+        for node in barrier.src[1:]:
+            while node.kind in MOVEMENT and not self._in_memory(node):
+                node = node.src[0]
+            if node.kind not in NO_SOURCES:
+                found.append(node)
+        return found
 
     def _distinct_cost(self, inline: list[Node], most: int) -> int:
         """What computing these nodes inline costs, each node counted once; stops at `most`."""
@@ -586,6 +598,9 @@ class _Fusion:
         self.depth.update(dict.fromkeys(loops, depth))
         for source, read in source_accesses(node, access, loops):
             self.reads[source].setdefault(root, {})[read] = None
+        if node.kind == "barrier":
+            for source in self._waited_for(node):
+                self.reads[source].setdefault(root, {})
 
 
 def _narrows(node: Node) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final, NoReturn
 
 from gpu.compiler.ir.dims import has_symbols
@@ -156,6 +157,14 @@ def _elementwise(node: Node, args: Sequence[Sharded]) -> Sharded:
     each = zip(*(arg.parts for arg in args), strict=True)
     parts = tuple(G.alu(node.attr[0], *parts) for parts in each)
     return Sharded(args[0].cuts, parts, args[0].axes)
+
+
+def _barrier(node: Node, args: Sequence[Sharded]) -> Sharded:
+    """Each part waits for those of the others on its device, or for a part on another one."""
+    x, *others = args
+    waited = ([each.parts[number % len(each.parts)] for each in others] for number in count())
+    parts = tuple(G.barrier(part, wait) for part, wait in zip(x.parts, waited, strict=False))
+    return Sharded(x.cuts, parts, x.axes)
 
 
 def _const(node: Node, args: Sequence[Sharded]) -> Sharded:
@@ -416,7 +425,9 @@ def _copy(node: Node, args: Sequence[Sharded]) -> Sharded:
 _SAME_VALUE: Final = frozenset({"contiguous"})
 _MOVED: Final = frozenset({"reshape", "expand", "permute", "slice"})
 _OF_PARTIAL: Final = (
-    _SAME_VALUE | _MOVED | {"detach", "alu", "cast", "bitcast", "copy", "custom_grad", "write"}
+    _SAME_VALUE
+    | _MOVED
+    | {"barrier", "detach", "alu", "cast", "bitcast", "copy", "custom_grad", "write"}
 )
 
 # For each kind of node on several devices, what they hold, given what they hold of its sources.
@@ -425,6 +436,7 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("alu", "cast", "bitcast", "contiguous"), _elementwise),
     # As their sources: a sum that is partial is added up once, whoever reads it.
     **dict.fromkeys(("custom_grad", "detach"), lambda node, args: args[0]),
+    "barrier": _barrier,
     "random": _random,
     "reduce": _reduce,
     "reshape": _reshape,

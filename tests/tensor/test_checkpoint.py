@@ -1,0 +1,148 @@
+"""Activation checkpointing: gradients, random numbers and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpu
+from gpu import Tensor, func, nn
+from gpu.core.errors import InvalidType
+from gpu.runtime.execute import Counters
+
+Layers = list[nn.Linear]
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _plain(fun: Callable[..., Any]) -> Callable[..., Any]:
+    return fun
+
+
+def _drawn(rng: np.random.Generator, width: int) -> Callable[[Wrap], Callable[[Tensor], Tensor]]:
+    """A random function of a matrix, of which some parts are checkpointed, some in others."""
+    weights = [rng.normal(size=(width, width)) / width**0.5 for _ in range(8)]
+    steps: list[Callable[[Tensor, Tensor], Tensor]] = [
+        lambda x, w: (x @ w).relu(),
+        lambda x, w: (x @ w).tanh() + x,
+        lambda x, w: (x * w[0]).softmax(-1),
+        lambda x, w: (x - x.mean(-1, keepdim=True)) * w.exp().sum(0),
+        lambda x, w: x.sin() @ w.T,
+        lambda x, w: x.dropout(0.3) * w[1],
+        lambda x, w: (x.cumsum(0) @ w).sigmoid(),
+        lambda x, w: x.max(-1, keepdim=True) + x * w.mean(),
+    ]
+    chosen = [int(n) for n in rng.integers(len(steps), size=6)]
+    cuts = sorted(int(n) for n in rng.integers(1, 6, size=2))
+
+    def make(wrap: Wrap) -> Callable[[Tensor], Tensor]:
+        parameters = [Tensor(w, requires_grad=True) for w in weights[: len(chosen)]]
+
+        def span(first: int, last: int) -> Callable[[Tensor], Tensor]:
+            def run(x: Tensor) -> Tensor:
+                for number in range(first, last):
+                    x = steps[chosen[number]](x, parameters[number])
+                return x
+
+            return run
+
+        outer = wrap(lambda x: wrap(span(cuts[0], cuts[1]))(span(0, cuts[0])(x)))
+
+        def whole(x: Tensor) -> Tensor:
+            return wrap(span(cuts[1], len(chosen)))(outer(x))
+
+        whole.parameters = parameters  # type: ignore[attr-defined]
+        return whole
+
+    return make
+
+
+def _gradients(fun: Any, x: np.ndarray, jitted: bool, early: bool = False) -> list[np.ndarray]:
+    given = Tensor(x, requires_grad=True)
+
+    def step(given: Tensor) -> Tensor:
+        value = fun(given)
+        if early:
+            value.realize()
+        loss = (value * value).sum()
+        loss.backward()
+        return loss
+
+    Tensor.manual_seed(3)
+    with Tensor.train():
+        run = gpu.jit(step) if jitted else step
+        for _ in range(3 if jitted else 1):
+            loss = run(given)
+    leaves = [given, *fun.parameters]
+    return [loss.numpy(), *(np.zeros(1) if t.grad is None else t.grad.numpy() for t in leaves)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_are_those_of_the_function(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    width = int(rng.integers(2, 9))
+    make = _drawn(rng, width)
+    x = rng.normal(size=(int(rng.integers(1, 7)), width))
+    wanted = _gradients(make(_plain), x, jitted=False)
+    for early in (False, True):
+        found = _gradients(make(gpu.checkpoint), x, jitted=False, early=early)
+        for ours, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs, 1e-12, 1e-12)
+
+
+def test_in_a_jitted_step() -> None:
+    rng = np.random.default_rng(11)
+    make = _drawn(rng, 4)
+    x = rng.normal(size=(3, 4))
+    pairs = zip(*(_gradients(make(w), x, True) for w in (gpu.checkpoint, _plain)), strict=True)
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours, theirs, 1e-12, 1e-12)
+
+
+def _peak(depth: int, piece: int, jitted: bool) -> int:
+    """Bytes at most in use at once, beyond the parameters and gradients, in a step of a chain."""
+    rng = np.random.default_rng(depth)
+    weights = [
+        Tensor(rng.normal(size=(16, 16)).astype("float32") / 4, requires_grad=True).realize()
+        for _ in range(depth)
+    ]
+    x = Tensor(rng.normal(size=(512, 16)).astype("float32")).realize()
+
+    def through(part: list[Tensor]) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            for weight in part:
+                x = (x @ weight).tanh()
+            return x
+
+        return run
+
+    def step(x: Tensor) -> Tensor:
+        for start in range(0, depth, piece or depth):
+            fun = through(weights[start : start + (piece or depth)])
+            x = (gpu.checkpoint(fun) if piece else fun)(x)
+        loss = (x * x).mean()
+        loss.backward()
+        return loss
+
+    run = gpu.jit(step) if jitted else step
+    for _ in range(3 if jitted else 1):
+        for weight in weights:
+            weight.grad = None
+        before = gpu.memory_stats()["CPU"].live
+        gpu.reset_peak_memory_stats()
+        loss = run(x)
+        Tensor.realize(loss, *(w.grad for w in weights if w.grad is not None))
+        peak = gpu.memory_stats()["CPU"].peak - before
+    return peak - depth * 16 * 16 * 4
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_memory_of_a_chain_grows_with_the_root_of_its_length(jitted: bool) -> None:
+    activation = 512 * 16 * 4
+    whole = [_peak(n, 0, jitted) / activation for n in (16, 64)]
+    cut = [_peak(n, int(n**0.5), jitted) / activation for n in (16, 64)]
+    print(whole, cut)
+    assert whole[1] - whole[0] > 40
+    assert cut[0] <= 2 * 4 + 5 and cut[1] <= 2 * 8 + 5
