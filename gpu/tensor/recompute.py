@@ -1,4 +1,4 @@
-"""Values that are computed again for their gradients, instead of being kept from forward to backward.
+"""Values that are computed again in backward, instead of being kept until then.
 
 Nodes are interned, so a value that is computed twice needs two nodes: backward finds a function's
 graph once more on barriers over what the function began with. The barriers wait for the gradients
@@ -15,6 +15,7 @@ from typing import Final
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import NO_SOURCES, Node, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.barrier import barrier
 from gpu.compiler.ir.graph.rewrite import substitute
 from gpu.runtime.execute import is_computed
 from gpu.tensor.leafnodes import LEAF_NODES
@@ -78,13 +79,13 @@ def recomputed_gradients(
     inside = toposort(values, sources.__contains__)
     sources.update(dict.fromkeys(node for node in inside if node in wanted))
     waited = list(seeds.values())
-    apart = {node: G.barrier(node, waited) for node in sources}
+    apart = {node: barrier(node, waited) for node in sources}
     again = dict(zip(substitute(values, apart), waited, strict=True))
     needed = [node for node in sources if node in carries]
     grads = pulled_back(again, [apart[node] for node in needed])
     found = {node: grad for node, grad in zip(needed, grads, strict=True) if grad is not None}
     ends = {node: grad for node, grad in found.items() if node in wanted}
     return {
-        node: grad if node in wanted or not ends else G.barrier(grad, list(ends.values()))
+        node: grad if node in wanted or not ends else barrier(grad, list(ends.values()))
         for node, grad in found.items()
     }

@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node, Shape, accumulate_as, make, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.barrier import barrier
 from gpu.compiler.ir.graph.grid import axes_of, cuts_of
 from gpu.compiler.shard.values import (
     Cut,
@@ -163,7 +164,7 @@ def _barrier(node: Node, args: Sequence[Sharded]) -> Sharded:
     """Each part waits for those of the others on its device, or for a part on another one."""
     x, *others = args
     waited = ([each.parts[number % len(each.parts)] for each in others] for number in count())
-    parts = tuple(G.barrier(part, wait) for part, wait in zip(x.parts, waited, strict=False))
+    parts = tuple(barrier(part, wait) for part, wait in zip(x.parts, waited, strict=False))
     return Sharded(x.cuts, parts, x.axes)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from gpu.compiler.ir.dims import Dim, has_symbols
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.barrier import barrier
 from gpu.compiler.ir.graph.grid import moved_cuts
 from gpu.core.errors import Unsupported
 from gpu.runtime.origins import copy_origin
@@ -148,8 +149,9 @@ def _random(node: Node, batch: Batch) -> Node:
     return G.random_bits(batch.of(node.src[0]), (batch.size, *node.shape))
 
 
-def _barrier(x: Node, *others: Node) -> Node:
-    return G.barrier(x, others)
+def _barrier(node: Node, batch: Batch) -> Node:
+    x, *others = map(batch.of, node.src)
+    return barrier(x, others)
 
 
 def _custom_grad(node: Node, batch: Batch) -> Node:
@@ -293,7 +295,7 @@ RULES: Final[dict[str, Rule]] = {
     "random": _random,
     "contiguous": lambda node, batch: G.contiguous(batch.of(node.src[0]), *node.attr),
     "detach": lambda node, batch: G.detach(batch.of(node.src[0])),
-    "barrier": lambda node, batch: _barrier(*map(batch.of, node.src)),
+    "barrier": _barrier,
     "custom_grad": _custom_grad,
     "copy": _copy,
     "multi": _multi,

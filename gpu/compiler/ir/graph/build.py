@@ -488,15 +488,6 @@ def detach(x: Node) -> Node:
     return make("detach", (x,), (), x.shape, x.dtype, x.device)
 
 
-def barrier(x: Node, others: Sequence[Node]) -> Node:
-    """`x`, which what reads it finds no sooner than `others` are computed.
-
-    It is not the same node, so that what is computed from it is computed again, at that time:
-    XLA's optimization barrier.
-    """
-    return make("barrier", (x, *others), (), x.shape, x.dtype, x.device)
-
-
 def custom_grad(rule: str, x: Node, operands: Sequence[Node], *numbers: int) -> Node:
     """`x`, whose gradient goes to `operands` by a rule that `gpu/tensor/customgrad.py` names.
 
