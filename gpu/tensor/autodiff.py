@@ -80,9 +80,8 @@ def _pulled_back(
     of_results: dict[Node, dict[int, Node]] = {}
     for node in reversed(order):
         if node in together:
-            for source, part in _recomputed(together[node], grads, wanted, carries).items():
-                known = grads.get(source)
-                grads[source] = part if known is None else G.alu("add", known, part)
+            for source, own in _recomputed(together[node], grads, wanted, carries).items():
+                _add(grads, source, own)
         if is_recomputed(node):  # with the first of the function's results
             continue
         if node in wanted or node not in carries or not (node in grads or node in of_results):
@@ -103,9 +102,13 @@ def _pulled_back(
             parts = _RULES[node.kind](node, grads.pop(node))
         for source, part in zip(node.src, parts, strict=True):
             if part is not None and source in carries:
-                known = grads.get(source)
-                grads[source] = part if known is None else G.alu("add", known, part)
+                _add(grads, source, part)
     return [grads.get(target) for target in targets]
+
+
+def _add(grads: dict[Node, Node], source: Node, part: Node) -> None:
+    known = grads.get(source)
+    grads[source] = part if known is None else G.alu("add", known, part)
 
 
 def _recomputed(
