@@ -98,7 +98,7 @@ ELEMENTARY: Final[dict[str, Row]] = {
     "asin": Row(mp.asin, [(-1, 1)], (-1, 0, 1)),
     "asinh": Row(mp.asinh, [(-1e6, 1e6)]),
     "atan": Row(mp.atan, [(-30, 30)], (-1, 0, 1)),
-    "atan2": Row(lambda y, x: mp.atan2(y, x), [(-5, 5), (-5, 5)]),
+    "atan2": Row(mp.atan2, [(-5, 5), (-5, 5)]),
     "atanh": Row(mp.atanh, [(-1, 1)], (-1, 0, 1)),
     "cos": Row(mp.cos, [(-1e4, 1e4)], (0, 1.570796), _one),
     "cosh": Row(mp.cosh, [(-89.4, 89.4)], (-89, 0, 89)),
