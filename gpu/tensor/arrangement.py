@@ -227,7 +227,7 @@ class Arrangement(Joining, Gathering):
         return tuple(each.expand(shape) for each in every)
 
     def unravel_index(self, shape: Any) -> tuple[Self, ...]:
-        """The places in a tensor of `shape` that have these numbers in it, one result for each axis.
+        """The places in a tensor of `shape` that have these numbers, one result for each axis.
 
         Negative numbers count from its end. Raises DTypeError for what are no integers.
         """

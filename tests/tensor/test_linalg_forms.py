@@ -11,7 +11,7 @@ from gpu import Tensor, linalg
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from tensor.reference import rng_for, torch
 
-KINDS = ("float32", "float64", "complex128")
+KINDS = ("float32", "complex128")
 
 
 def drawn(name: str, shape: tuple[int, ...], kind: str) -> Any:
@@ -27,6 +27,7 @@ def close(found: Tensor, wanted: Any) -> None:
     np.testing.assert_allclose(found.numpy(), wanted, bound, bound)
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5), (1, 1)])
 def test_packed_lu(kind: str, shape: tuple[int, ...]) -> None:
@@ -41,6 +42,7 @@ def test_packed_lu(kind: str, shape: tuple[int, ...]) -> None:
     assert [x.shape for x in none] == [(0,)] * 3
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("shape", "steps"), [((6, 4), 4), ((2, 5, 3), 2), ((4, 4), 0)])
 def test_reflectors(kind: str, shape: tuple[int, ...], steps: int) -> None:
@@ -49,13 +51,16 @@ def test_reflectors(kind: str, shape: tuple[int, ...], steps: int) -> None:
         tau[..., 0] = 0
     found = linalg.householder_product(Tensor(a), Tensor(tau))
     close(found, torch.linalg.householder_product(torch.tensor(a), torch.tensor(tau)))
+    # Torch's ormqr wants all reflectors: those with 0 change nothing.
+    none = np.zeros((*shape[:-2], shape[-1] - steps), kind)
+    whole = torch.tensor(np.concatenate([tau, none], -1))
     for left in (True, False):
         size = (shape[-2], 3) if left else (3, shape[-2])
         b = drawn("b", (*shape[:-2], *size), kind)
         for turned in (True, False):
             close(
                 linalg.ormqr(Tensor(a), Tensor(tau), Tensor(b), left, turned),
-                torch.ormqr(torch.tensor(a), torch.tensor(tau), torch.tensor(b), left, turned),
+                torch.ormqr(torch.tensor(a), whole, torch.tensor(b), left, turned),
             )
 
 
@@ -88,17 +93,12 @@ def test_tensors_as_matrices(kind: str) -> None:
         linalg.tensorsolve(Tensor(a), Tensor(b)),
         torch.linalg.tensorsolve(torch.tensor(a), torch.tensor(b)),
     )
-    c = drawn("moved", (4, 2, 3, 2), kind)
-    d = drawn("side", (3, 4), kind)
-    c = c.reshape(3, 4, 4, 3) if c.size == 144 else drawn("moved", (3, 4, 4, 3), kind)
-    close(
-        linalg.tensorsolve(Tensor(c.transpose(2, 0, 1, 3).copy()), Tensor(d), dims=(0,)),
-        torch.linalg.tensorsolve(
-            torch.tensor(c.transpose(2, 0, 1, 3).copy()), torch.tensor(d), dims=(0,)
-        ),
-    )
+    c, d = drawn("moved", (4, 3, 4, 3), kind), drawn("side", (3, 4), kind)
+    wanted = torch.linalg.tensorsolve(torch.tensor(c), torch.tensor(d), dims=(0,))
+    close(linalg.tensorsolve(Tensor(c), Tensor(d), dims=(0,)), wanted)
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(12, 7), (2, 5, 9)])
 def test_low_ranks(kind: str, shape: tuple[int, ...]) -> None:
