@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -132,13 +133,14 @@ def test_places_by_number() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     a = Tensor.ones(3, 4)
-    for call in (
+    refused: list[Callable[[], Any]] = [
         lambda: linalg.householder_product(a, Tensor.ones(2)),
         lambda: linalg.ormqr(a.T, Tensor.ones(4), a),
         lambda: linalg.tensorinv(a, 1),
         lambda: linalg.tensorsolve(a, Tensor.ones(5)),
         lambda: a.sum_to_size(2, 4),
-    ):
+    ]
+    for call in refused:
         with pytest.raises(ShapeError):
             call()
     with pytest.raises(InvalidValue, match="q=9"):
