@@ -81,6 +81,18 @@ def _logit(node: Node, grad: Node) -> Gradients:
     return (None, b.div(grad, b.where(outside, b.like(product, math.nan), product)))
 
 
+def erf(value: Node, x: Node) -> Node:
+    """`value`, the error function of `x`, with the slope 2 / sqrt(pi) * exp(-x**2)."""
+    return value if value.kind == "const" else G.custom_grad("erf", value, (x,))
+
+
+def _erf(node: Node, grad: Node) -> Gradients:
+    _, x = node.src
+    b = G.GraphBuilder(x.shape, x.device)
+    power = b.op("exp", b.mul(b.mul(x, x), b.like(x, -1)))
+    return (None, b.mul(grad, b.mul(power, b.like(x, 2 / math.sqrt(math.pi)))))
+
+
 def deviations(x: Node, centred: Node, axes: Sequence[int]) -> Node:
     """The sum over `axes` of the squares of `centred`, which is `x` less its mean over them."""
     total = G.reduce("add", G.alu("mul", centred, centred), axes)
@@ -333,6 +345,7 @@ RULES: Final[dict[str, Rule]] = {
     "straight": lambda node, grad: (None, grad),
     "remainder": _remainder,
     "logit": _logit,
+    "erf": _erf,
     "deviations": _deviations,
     "first_max": _first_max,
     "replacing_extreme": _replacing_extreme,
