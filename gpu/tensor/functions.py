@@ -182,10 +182,10 @@ class Functions(Arithmetic):
         near = self.mul(self.square()._polynomial(coefficients.ERF_NEAR))
         # From `end` on the result is 1.
         end = 6 if self.dtype is dtypes.float64 else 4
-        place = m.clamp(max_=end).sub((end + 1) / 2).mul(2 / (end - 1))
-        far = self._odd(place._polynomial(coefficients.ERF_FAR))
+        place = m.sub((end + 1) / 2).mul(2 / (end - 1))
+        far = self._odd(m.ge(end).where(1, place._polynomial(coefficients.ERF_FAR)))
         result = m.lt(1).where(near, far)
-        # A polynomial's slope has an error like that of 1, which is far above erf's where m is large.
+        # The polynomial's slope has an error like that of 1, where erf's own is all but 0.
         return self._wrap(customgrad.erf(result._node, self._node))
 
     def _magnitude(self) -> Self:
