@@ -9,7 +9,7 @@ log, log10, log1p                3
 cosh, expm1                      3; expm1 keeps its relative accuracy near 0
 cos                              absolute: 4 ulp of 1, whatever the finite argument; tan follows
 sinh, tanh, asinh, acosh, atanh  4; sinh keeps its relative accuracy near 0
-atan, asin, acos, erf            5
+atan, asin, acos, erf            4
 ===============================  ==================================================================
 """
 
@@ -159,32 +159,47 @@ class Functions(Arithmetic):
         """The inverse tangent, in -pi/2..pi/2."""
         large = self.abs().gt(1)
         inner = large.where(large.where(self, 1).reciprocal(), self)
-        # atan(x) = 2 atan(x / (1 + sqrt(1 + x**2))), which is at most tan(pi/8).
-        half = inner.div(inner.square().add(1).sqrt().add(1))
-        angle = half.mul(2).mul(half.square()._polynomial(coefficients.ATAN))
+        angle = inner.mul(inner.square()._polynomial(coefficients.ATAN))
         quarter_turn = self._odd(self._filled(math.pi / 2))
         return large.where(quarter_turn.sub(angle), angle)
 
     @float_function
     def asin(self) -> Self:
         """The inverse sine, in -pi/2..pi/2; NaN outside -1..1."""
-        cosine = self.sub(1, reverse=True).mul(self.add(1)).sqrt()
-        return self.div(cosine.add(1)).atan().mul(2)
+        near, angle = self._angle()
+        return near.where(angle, self._odd(angle.mul(-2).add(math.pi / 2)))
 
     @float_function
     def acos(self) -> Self:
         """The inverse cosine, in 0..pi; NaN outside -1..1."""
-        return self.sub(1, reverse=True).div(self.add(1)).sqrt().atan().mul(2)
+        near, angle = self._angle()
+        double = angle.mul(2)
+        far = self.lt(0).where(double.sub(math.pi, reverse=True), double)
+        return near.where(angle.sub(math.pi / 2, reverse=True), far)
+
+    def _angle(self) -> tuple[Self, Self]:
+        """Whether |self| <= 1/2, and there asin(self), else that of sqrt((1 - |self|) / 2).
+
+        The latter is half the angle whose cosine is |self|.
+        """
+        m = self._magnitude()
+        near = m.le(0.5)
+        square = near.where(self.square(), m.sub(1, reverse=True).mul(0.5))
+        sine = near.where(self, near.where(0.25, square).sqrt())
+        return near, sine.mul(square._polynomial(coefficients.ASIN))
 
     @float_function
+    # The polynomial's slope has an error like that of 1, where erf's own is all but 0.
+    @_with_slope(lambda x, value: x.square().neg().exp().mul(2 / math.sqrt(math.pi)))
     def erf(self) -> Self:
         """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to self."""
-        small = self.mul(self.clamp(-1, 1).square()._polynomial(coefficients.ERF_NEAR))
-        # From 6 on the result is 1 in float64; the limit keeps the gradient finite.
-        m = self._magnitude().clamp(max_=6)
-        position = m.add(2).reciprocal().mul(9.6).sub(2.2)
-        tail = m.square().neg().exp().mul(position._polynomial(coefficients.ERFC_FAR))
-        return self.abs().lt(1).where(small, self._odd(tail.sub(1, reverse=True)))
+        m = self._magnitude()
+        near = self.mul(self.square()._polynomial(coefficients.ERF_NEAR))
+        # From `end` on the result is 1.
+        end = 6 if self.dtype is dtypes.float64 else 4
+        place = m.sub((end + 1) / 2).mul(2 / (end - 1))
+        far = self._odd(m.ge(end).where(1, place._polynomial(coefficients.ERF_FAR)))
+        return m.lt(1).where(near, far)
 
     def _magnitude(self) -> Self:
         """|self|, with a derivative of 1 at 0, for functions that are odd or even."""
