@@ -1,8 +1,8 @@
 """Polynomials that approximate functions, from the constant factor up.
 
 They are Chebyshev interpolants computed with mpmath at 60 digits. The narrow ones are within 2e-9
-of the function on the interval named, the wide ones within 1e-17; ERF_FAR, whose function is close to
-1 there, within 1.1e-8 and 5e-17.
+of the function on the interval named, the wide ones within 1e-17; ERF_FAR, whose function is
+close to 1 there, within 1.1e-8 and 5e-17.
 """
 
 from __future__ import annotations
