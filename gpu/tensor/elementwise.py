@@ -89,7 +89,7 @@ class Elementwise(Functions):
         # The sine of half a turn at most, since pi is rounded: the rest is whole turns and a sign.
         turns = x.round()
         sine = x.sub(turns).mul(math.pi).sin()
-        sine = turns.remainder(2).eq(1).where(sine.neg(), sine)
+        sine = turns.mod(2).eq(1).where(sine.neg(), sine)
         return zero.where(1, sine.div(x.mul(math.pi)))
 
     # Limits and choices.
