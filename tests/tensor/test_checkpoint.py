@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpu
-from gpu import Tensor, func, nn
+from gpu import Tensor, fft, func, nn
 from gpu.core.errors import InvalidType
 from gpu.runtime.execute import Counters
 
@@ -222,6 +222,32 @@ def test_with_transforms_and_second_order() -> None:
         of = x if transform in (func.grad, func.hessian) else x.reshape(2, 2)
         ours, theirs = transform(cut)(of), transform(fun)(of)
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), 1e-12)
+
+
+def _with_dropout(x: Tensor) -> Tensor:
+    hidden = x.dropout(0.5)
+    return (hidden @ hidden).exp() * x.dropout(0.5)
+
+
+def _in_a_loop(x: Tensor) -> Tensor:
+    step = gpu.checkpoint(lambda carry, row: (carry * row).sin().exp())
+    return gpu.scan(lambda carry, row: (step(carry, row), carry), x[0], x)[0]
+
+
+OTHERS = (_with_dropout, _in_a_loop, lambda x: fft.fft(x).abs() * x)
+
+
+@pytest.mark.parametrize("fun", OTHERS, ids=["dropout", "loop", "complex"])
+def test_random_numbers_loops_and_complex_ones(fun: Callable[[Tensor], Tensor]) -> None:
+    given = np.random.default_rng(9).normal(size=(4, 4))
+    found = []
+    for wrap in (_plain, gpu.checkpoint):
+        Tensor.manual_seed(1)
+        x = Tensor(given, requires_grad=True)
+        with Tensor.train():
+            wrap(fun)(x).square().sum().backward()
+        found.append(x.grad.numpy())
+    np.testing.assert_allclose(*found, 1e-12)
 
 
 @pytest.mark.parametrize("axis", [0, None])
