@@ -79,7 +79,7 @@ def _gradients(fun: Any, x: np.ndarray, jitted: bool, early: bool = False) -> li
     return [loss.numpy(), *(np.zeros(1) if t.grad is None else t.grad.numpy() for t in leaves)]
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(10))
 def test_gradients_are_those_of_the_function(seed: int) -> None:
     rng = np.random.default_rng(seed)
