@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -89,6 +90,14 @@ class Pool:
         for extent in extents:
             self.free_bytes += extent.size
             self._put_back(extent)
+
+    def contents(self, extents: tuple[Extent, ...]) -> Iterator[tuple[int, bytes]]:
+        """What pieces hold that were ever written: places in all of them together, and bytes."""
+        at = 0
+        for extent in extents:
+            for offset, size in data_pieces(self._fd, *extent):
+                yield at + offset - extent.offset, self.load(offset, size)
+            at += extent.size
 
     def forget(self, extents: tuple[Extent, ...]) -> None:
         """Loses what pages hold."""
