@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from am.kfdtest_kernels import FLAG, POLL_AND_COPY, launch, load
+from am.kfdtest_kernels import PERSISTENT, STOP, kept, launch, load
 from gpu.autogen import amdgpu_drm
 from gpu.sim.amd.chip.lanes import LaneExecutor
 from gpu.sim.amd.kfd.process import RESTORE_NS
@@ -24,18 +24,21 @@ from sim.raw_kfd import (
     SDMA,
     SIGNAL,
     VRAM,
-    Buffer,
     RawKfd,
     fails,
     nop,
     sdma_copy,
     sdma_write,
-    wait_mem,
     write_data,
 )
 
 BUFFERS = 8
 """That each process has."""
+
+
+@pytest.fixture(autouse=True)
+def needs_llvm(need: Callable[[str], None]) -> None:
+    need("llvmlite")
 
 
 @pytest.fixture(params=["check", "oldest"])
@@ -49,7 +52,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[KfdWorld]:
 class Client:
     """A process with buffers in VRAM, and queues that write and read them."""
 
-    def __init__(self, world: KfdWorld, process: object = None):
+    def __init__(self, world: KfdWorld):
         self.raw = RawKfd(world.new_process())
         self.size = world.gpus[0].asic.vram.size * 7 // 8 // (2 * BUFFERS) // PAGE * PAGE
         self.copies, self.compute = self.raw.queue(SDMA), self.raw.queue(PM4)
@@ -89,3 +92,134 @@ class Client:
         """Frees it."""
         argument = amdgpu_drm.drm_gem_close(handle=handle)
         self.raw.os.ioctl(self.raw.drm_fd, amdgpu_drm.DRM_IOCTL_GEM_CLOSE, argument)
+
+
+def sleep(world: KfdWorld) -> int:
+    """Waits until nothing is left to do; returns how long that took, in nanoseconds."""
+    before = world.clock.now_ns
+    world.run_until_idle()
+    return world.clock.now_ns - before
+
+
+def work(world: KfdWorld, done: Callable[[], bool]) -> None:
+    """Lets engines work until something is so."""
+    for _ in range(1000):
+        if done():
+            return
+        world.work()
+    raise AssertionError("it does not come")
+
+
+def state(client: Client) -> str:
+    """Why the process's queues are off the hardware; the same for all of them."""
+    queues = client.raw.gpu.queues
+    pid = f" {client.raw.process.pid}"
+    (found,) = {queue.host.why_off() for queue in queues if queue.host.name.endswith(pid)}
+    return found
+
+
+def test_basic(world: KfdWorld) -> None:
+    """BasicTest: buffers of two processes make room, many times, and keep address and contents."""
+    clients = [Client(world), Client(world)]
+    taken = world.gpus[0].vram_used
+    evicted = set()
+    for turn in range(6):
+        handle = clients[turn % 2].graphics(clients[0].size * BUFFERS)
+        evicted |= {client.raw.process.pid for client in clients if state(client)}
+        assert not state(clients[turn % 2])  # nobody evicts what is his own
+        assert RESTORE_NS // 2 < sleep(world) < 2 * RESTORE_NS
+        assert [state(client) for client in clients] == ["", ""]
+        clients[turn % 2].drop(handle)
+        assert world.gpus[0].vram_used == taken
+        for client in clients:
+            client.ask()
+            client.copies.run()
+            assert client.answered() == client.words
+    assert len(evicted) == 2
+
+
+def test_bursty(world: KfdWorld) -> None:
+    """BurstyTest: what is submitted to an evicted process runs when that is restored, and then."""
+    victim, other = Client(world), Client(world)
+    pointers = victim.compute.pointers.host
+    for burst in range(4):
+        handle = other.graphics(other.size * BUFFERS)
+        start = world.clock.now_ns
+        victim.ask()
+        victim.compute.submit(nop() + write_data(victim.result.va + 512, burst + 1))
+        while "waits for VRAM" in state(victim):
+            assert victim.answered() == [0] * len(victim.words)
+            assert pointers.read(0x80, 4) < victim.compute.put
+            assert victim.result.host.read(512, 4) == burst
+            other.compute.submit(nop(50))
+            world.work(world.clock.now_ns + RESTORE_NS // 10)
+            assert world.clock.now_ns - start < 2 * RESTORE_NS
+        sleep(world)
+        assert victim.answered() == victim.words
+        assert victim.result.host.read(512, 4) == burst + 1
+        other.drop(handle)
+        victim.ask()  # idle when it came back, at work later
+        sleep(world)
+        assert victim.answered() == victim.words
+
+
+def test_queue(world: KfdWorld) -> None:
+    """QueueTest: a kernel is stopped, the memory it reads and writes moves, and it goes on."""
+    victim, other = Client(world), Client(world)
+    stop, kernels = victim.buffers[2].va + 64, 32
+    result, counts = victim.buffers[0].va + PAGE, victim.raw.alloc(PAGE, SIGNAL)
+    code = load(victim.raw, PERSISTENT)
+    arguments = (stop, result, counts.va)
+    victim.compute.submit(launch(code, arguments, items=kernels))
+    for _ in range(4):
+        before = counts.host.read(0, 4)
+        work(world, lambda: counts.host.read(0, 4) > before)  # noqa: B023
+        handle = other.graphics(other.size * BUFFERS)
+        stopped = counts.host.read(0, 4)
+        while state(victim):
+            assert counts.host.read(0, 4) == stopped
+            world.work(world.clock.now_ns + RESTORE_NS // 10)
+        other.drop(handle)
+    victim.copies.submit(sdma_write(stop, STOP))
+    sleep(world)
+    assert victim.compute.rptr == victim.compute.put
+    victim.copies.submit(sdma_copy(result, victim.result.va, 4 * kernels))
+    sleep(world)
+    found = [victim.result.host.read(4 * item, 4) for item in range(kernels)]
+    assert found == [kept(item) for item in range(kernels)]
+
+
+def test_where_a_graphics_buffer_goes(world: KfdWorld) -> None:
+    """One that its own process's buffers leave no room for is in system memory."""
+    client = Client(world)
+    second = [client.raw.alloc(client.size, VRAM | ACCESS, map_cpu=False) for _ in range(BUFFERS)]
+    taken, host = world.gpus[0].vram_used, world.gpus[0].host.free_bytes
+    size = BUFFERS * client.size
+    client.graphics(size)
+    assert (world.gpus[0].vram_used, world.gpus[0].host.free_bytes) == (taken, host - size)
+    assert not state(client)
+    with fails(errno.EINVAL):
+        client.drop(99)
+    for buffer in second:
+        client.raw.unmap(buffer)
+        client.raw.free(buffer)
+    client.raw.process.os.close(client.raw.drm_fd)
+    assert world.gpus[0].host.free_bytes == host
+
+
+def test_memory_that_is_freed_while_it_is_evicted(world: KfdWorld) -> None:
+    """It is forgotten where it is; what is left comes back."""
+    victim, other = Client(world), Client(world)
+    taken = world.gpus[0].vram_used
+    handle = other.graphics(other.size * BUFFERS)
+    assert state(victim)
+    gone = victim.buffers.pop(0)
+    del victim.words[:2]
+    victim.raw.unmap(gone)
+    victim.raw.free(gone)
+    sleep(world)
+    other.drop(handle)
+    assert world.gpus[0].vram_used == taken - victim.size
+    victim.ask()
+    sleep(world)
+    assert victim.answered() == victim.words
