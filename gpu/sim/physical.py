@@ -102,9 +102,9 @@ class Pool:
     def forget(self, extents: tuple[Extent, ...]) -> None:
         """Loses what pages hold."""
         for extent in extents:
-            punch_hole(self._fd, *extent)
-            if self._cpu:
-                punch_hole(self._cpu_fd, *extent)
+            for fd in {self._fd, self._cpu_fd}:
+                for piece in list(data_pieces(fd, *extent)):
+                    punch_hole(fd, *piece)
 
     def map_for_cpu(
         self,

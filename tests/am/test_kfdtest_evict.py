@@ -127,7 +127,7 @@ def test_basic(world: KfdWorld) -> None:
         handle = clients[turn % 2].graphics(clients[0].size * BUFFERS)
         evicted |= {client.raw.process.pid for client in clients if state(client)}
         assert not state(clients[turn % 2])  # nobody evicts what is his own
-        assert RESTORE_NS // 2 < sleep(world) < 2 * RESTORE_NS
+        assert RESTORE_NS // 2 < sleep(world) < 5 * RESTORE_NS
         assert [state(client) for client in clients] == ["", ""]
         clients[turn % 2].drop(handle)
         assert world.gpus[0].vram_used == taken
@@ -152,7 +152,8 @@ def test_bursty(world: KfdWorld) -> None:
             assert pointers.read(0x80, 4) < victim.compute.put
             assert victim.result.host.read(512, 4) == burst
             other.compute.submit(nop(50))
-            world.work(world.clock.now_ns + RESTORE_NS // 10)
+            world.work()  # of the other's
+            world.clock.advance(RESTORE_NS // 10)
             assert world.clock.now_ns - start < 2 * RESTORE_NS
         sleep(world)
         assert victim.answered() == victim.words
@@ -163,6 +164,7 @@ def test_bursty(world: KfdWorld) -> None:
         assert victim.answered() == victim.words
 
 
+@pytest.mark.parametrize("world", ["check"], indirect=True)
 def test_queue(world: KfdWorld) -> None:
     """QueueTest: a kernel is stopped, the memory it reads and writes moves, and it goes on."""
     victim, other = Client(world), Client(world)

@@ -108,6 +108,8 @@ class Bo:
     def return_to_vram(self, by: object) -> None:
         """Ends that it is evicted; other buffers may have to leave. Raises SysError(ENOMEM)."""
         self.move(self.gpu.make_room(self.size, by))
+        buffers = self.gpu.mmap_offsets
+        buffers[self.mmap_offset] = buffers.pop(self.mmap_offset)
 
     def load(self, offset: int, size: int) -> bytes:
         """Reads bytes as the kernel does, past all caches."""
@@ -141,7 +143,8 @@ class KfdGpu:
         engine_slots: queues of the copy engines that are taken.
         users: processes that have opened KFD.
         stuck_wait_resets: whether taking a queue off an unmet wait is the end of all.
-        mmap_offsets: buffers by the offset under which the render node maps them.
+        mmap_offsets: buffers by the offset under which the render node maps them, those first that
+            have been in VRAM for longest.
         remap: the page of registers that processes may map: HDP flush at 0 and 4.
     """
 
@@ -218,7 +221,8 @@ class KfdGpu:
         return self.publish(Bo(pool, size, 0, self, pool.allocate(size)))
 
     def make_room(self, size: int, by: object) -> Pool:
-        """VRAM, from which buffers move out for one that a process wants, oldest first.
+        """VRAM, from which buffers move out for one that a process wants, first those that
+        came there first.
 
         Linux 6.12 amdgpu_ttm.c `amdgpu_ttm_bo_eviction_valuable`: no process evicts buffers of its
         own that its queues need. What can be moved is moved, whether that is enough or not.
