@@ -97,7 +97,7 @@ class Client:
 def sleep(world: KfdWorld) -> int:
     """Waits until nothing is left to do; returns how long that took, in nanoseconds."""
     before = world.clock.now_ns
-    world.run_until_idle()
+    world.run_until_idle(20_000)
     return world.clock.now_ns - before
 
 
@@ -177,8 +177,9 @@ def test_queue(world: KfdWorld) -> None:
         before = counts.host.read(0, 4)
         work(world, lambda: counts.host.read(0, 4) > before)  # noqa: B023
         handle = other.graphics(other.size * BUFFERS)
-        stopped = counts.host.read(0, 4)
+        stopped, start = counts.host.read(0, 4), world.clock.now_ns
         while state(victim):
+            assert world.clock.now_ns < start + 5 * RESTORE_NS
             assert counts.host.read(0, 4) == stopped
             world.work(world.clock.now_ns + RESTORE_NS // 10)
         other.drop(handle)
