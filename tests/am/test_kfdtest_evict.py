@@ -97,7 +97,7 @@ class Client:
 def sleep(world: KfdWorld) -> int:
     """Waits until nothing is left to do; returns how long that took, in nanoseconds."""
     before = world.clock.now_ns
-    world.run_until_idle(20_000)
+    world.run_until_idle(1_000)
     return world.clock.now_ns - before
 
 
