@@ -208,7 +208,9 @@ class ChunkedMemory:
         gone = [start for start, chunk in self._chunks.items() if not self._is_current(chunk)]
         for start in gone:
             del self._chunks[start]
-        if gone:
+        held = [chunk for chunk in self._held if self._is_current(chunk)]
+        if gone or len(held) < len(self._held):
+            self._held = held
             self._update()
 
     def end_turn(self, last: bool) -> None:

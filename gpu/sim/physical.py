@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -90,12 +91,20 @@ class Pool:
             self.free_bytes += extent.size
             self._put_back(extent)
 
+    def contents(self, extents: tuple[Extent, ...]) -> Iterator[tuple[int, bytes]]:
+        """What pieces hold that were ever written: places in all of them together, and bytes."""
+        at = 0
+        for extent in extents:
+            for offset, size in data_pieces(self._fd, *extent):
+                yield at + offset - extent.offset, self.load(offset, size)
+            at += extent.size
+
     def forget(self, extents: tuple[Extent, ...]) -> None:
         """Loses what pages hold."""
         for extent in extents:
-            punch_hole(self._fd, *extent)
-            if self._cpu:
-                punch_hole(self._cpu_fd, *extent)
+            for fd in {self._fd, self._cpu_fd}:
+                for piece in list(data_pieces(fd, *extent)):
+                    punch_hole(fd, *piece)
 
     def map_for_cpu(
         self,

@@ -230,7 +230,7 @@ def test_drm_rejects(user: RawKfd) -> None:
     with fails(errno.ENOTTY):
         user.os.ioctl(user.drm_fd, kfd.AMDKFD_IOC_GET_VERSION, bytearray(8))
     with fails(errno.EINVAL):
-        user.os.ioctl(user.drm_fd, amdgpu_drm.DRM_IOCTL_AMDGPU_GEM_CREATE, bytearray(32))
+        user.os.ioctl(user.drm_fd, amdgpu_drm.DRM_IOCTL_AMDGPU_GEM_METADATA, bytearray(288))
     assert "not modelled" in user.world.debug.violations[0]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+from collections.abc import Callable
 from typing import Final
 
 from gpu.autogen import amdgpu_drm as drm
@@ -15,6 +16,7 @@ from gpu.core import hostmem
 from gpu.core.bits import align_up
 from gpu.sim.amd.kfd.gpu import Bo, KfdGpu
 from gpu.sim.clock import GPU_CLOCK_HZ
+from gpu.sim.ids import IdTable
 from gpu.sim.kernel import SysError
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
 
@@ -23,7 +25,6 @@ _DATE: Final = b"20150101"
 _DESCRIPTION: Final = b"AMD GPU"
 _DRIVER_VERSION: Final = (3, 59, 0)  # KMS_DRIVER_* of amdgpu_drv.c, Linux 6.12
 _MAPPABLE: Final = kfd.KFD_IOC_ALLOC_MEM_FLAGS_VRAM | kfd.KFD_IOC_ALLOC_MEM_FLAGS_GTT
-_MODELLED: Final = (drm.DRM_IOCTL_VERSION, drm.DRM_IOCTL_AMDGPU_INFO)
 
 
 class DrmFile(SimFile):
@@ -32,26 +33,32 @@ class DrmFile(SimFile):
     Attributes:
         acquired: whether its VM became that of a compute process.
         allowed: buffers that may be mapped through this file.
+        graphics: by handle, buffers that GEM_CREATE made.
     """
 
     def __init__(self, gpu: KfdGpu):
         self.gpu = gpu
         self.acquired = False
         self.allowed: dict[int, Bo] = {}
+        self.graphics: IdTable[Bo] = IdTable()
 
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
-        """VERSION and AMDGPU_INFO; the others are refused and recorded."""
+        """The calls of `_CALLS`; the others are refused and recorded."""
         self.gpu.check_plugged()
         if request >> 8 & 0xFF != ord("d"):
             raise SysError(errno.ENOTTY, "a render node answers calls of type 'd'")
-        if request not in _MODELLED:
+        if request not in _CALLS:
             self.gpu.sim.debug.violation(f"ioctl {request:#x} on a render node is not modelled")
             raise SysError(errno.EINVAL)
         if len(argument) < request >> 16 & 0x3FFF:
             raise SysError(errno.EFAULT, "the argument is smaller than the request says")
-        handler = _version if request == drm.DRM_IOCTL_VERSION else _info
-        handler(self, process, argument)
+        _CALLS[request](self, process, argument)
         return 0
+
+    def released(self) -> None:
+        """The graphics buffers end with the file."""
+        for _, bo in self.graphics:
+            self.gpu.drop(bo)
 
     def mmap(
         self, process: SimProcess, size: int, prot: int, flags: int, offset: int, address: int
@@ -72,6 +79,7 @@ class DrmFile(SimFile):
             self._note_private(bo)
         kept = flags & (hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE | hostmem.MAP_POPULATE)
         kept |= hostmem.MAP_SHARED
+        bo.cpu_mapped = True
         return bo.pool.map_for_cpu(bo.pieces(), size, prot, kept, address, process.mapper)
 
     def _note_private(self, bo: Bo) -> None:
@@ -107,6 +115,38 @@ def _info(file: DrmFile, process: SimProcess, argument: ArgumentBytes) -> None:
         file.gpu.sim.debug.violation(f"AMDGPU_INFO query {args.query:#x} is not modelled")
         raise SysError(errno.EINVAL)
     process.user.write(args.return_pointer, answer[: args.return_size])
+
+
+def _gem_create(file: DrmFile, process: SimProcess, argument: ArgumentBytes) -> None:
+    """DRM_IOCTL_AMDGPU_GEM_CREATE: a buffer that takes VRAM; nothing in the model accesses it."""
+    args = drm.drm_amdgpu_gem_create.from_buffer(argument)
+    asked = args.in_
+    if not asked.bo_size or asked.domains != drm.AMDGPU_GEM_DOMAIN_VRAM:
+        file.gpu.sim.debug.violation(
+            f"GEM_CREATE of {asked.bo_size:#x} bytes in domains {asked.domains:#x}: only memory in"
+            " VRAM is modelled"
+        )
+        raise SysError(errno.EINVAL)
+    bo = file.gpu.allocate_graphics(asked.bo_size, process)
+    args.out.handle = file.graphics.add(bo, first=1)
+
+
+def _gem_close(file: DrmFile, process: SimProcess, argument: ArgumentBytes) -> None:
+    """DRM_IOCTL_GEM_CLOSE."""
+    handle = drm.drm_gem_close.from_buffer(argument).handle
+    bo = file.graphics.get(handle)
+    if bo is None:
+        raise SysError(errno.EINVAL, f"handle {handle} names no buffer of this file")
+    file.graphics.remove(handle)
+    file.gpu.drop(bo)
+
+
+_CALLS: Final[dict[int, Callable[[DrmFile, SimProcess, ArgumentBytes], None]]] = {
+    drm.DRM_IOCTL_VERSION: _version,
+    drm.DRM_IOCTL_AMDGPU_INFO: _info,
+    drm.DRM_IOCTL_AMDGPU_GEM_CREATE: _gem_create,
+    drm.DRM_IOCTL_GEM_CLOSE: _gem_close,
+}
 
 
 def _answer(gpu: KfdGpu, query: int) -> bytes | None:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from gpu.autogen import kfd
 from gpu.core.bits import align_up
 from gpu.sim.amd.chip.asic import Asic
+from gpu.sim.amd.chip.caches import CacheControl
 from gpu.sim.amd.chip.hwqueue import HwQueue
 from gpu.sim.amd.chips import Chip
 from gpu.sim.amd.kfd.topology import HOST_MEMORY, Board
@@ -22,6 +23,7 @@ _FIRST_MMAP_OFFSET: Final = 1 << 32  # drm_vma_manager.h DRM_FILE_PAGE_OFFSET_ST
 _REMAP_UNWRITTEN: Final = 0xB1A5_B1A5
 _VRAM: Final = kfd.KFD_IOC_ALLOC_MEM_FLAGS_VRAM
 _GTT: Final = kfd.KFD_IOC_ALLOC_MEM_FLAGS_GTT
+_FLUSH: Final = CacheControl(*[True] * len(CacheControl._fields))
 
 
 class GpuUser(Protocol):
@@ -35,6 +37,14 @@ class GpuUser(Protocol):
         """It read memory whose contents are lost."""
         ...
 
+    def may_lose(self, bo: Bo, by: object) -> bool:
+        """Whether a buffer may leave VRAM for one that the process `by` wants there."""
+        ...
+
+    def evict(self, bo: Bo) -> None:
+        """A buffer is about to leave VRAM: whatever uses it stops."""
+        ...
+
 
 @dataclass(eq=False)
 class Bo:
@@ -45,6 +55,7 @@ class Bo:
         start: offset in `region` where there are no extents.
         mmap_offset: what a process passes to mmap of the render node.
         users: allocations and exported descriptors.
+        cpu_mapped: whether a process has mapped it; such a buffer is not moved.
     """
 
     region: Region
@@ -55,6 +66,12 @@ class Bo:
     start: int = 0
     mmap_offset: int = 0
     users: int = 1
+    cpu_mapped: bool = False
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether it waits in system memory for its place in VRAM."""
+        return self.flags & _VRAM != 0 and self.region is self.gpu.host and not self.cpu_mapped
 
     @property
     def domain(self) -> int:
@@ -78,6 +95,21 @@ class Bo:
     def pieces(self) -> tuple[Extent, ...]:
         """Where its bytes are, in order."""
         return self.extents if self.extents is not None else (Extent(self.start, self.size),)
+
+    def move(self, pool: Pool) -> None:
+        """Takes its contents to another pool. Raises SysError(ENOMEM)."""
+        old, extents, there = self.pool, self.pieces(), pool.allocate(self.size)
+        self.gpu.asic.caches.control(_FLUSH)
+        self.region, self.extents = pool, there
+        for at, data in old.contents(extents):
+            self.store(at, data)
+        self.gpu.give_back(old, extents)
+
+    def return_to_vram(self, by: object) -> None:
+        """Ends that it is evicted; other buffers may have to leave. Raises SysError(ENOMEM)."""
+        self.move(self.gpu.make_room(self.size, by))
+        buffers = self.gpu.mmap_offsets
+        buffers[self.mmap_offset] = buffers.pop(self.mmap_offset)
 
     def load(self, offset: int, size: int) -> bytes:
         """Reads bytes as the kernel does, past all caches."""
@@ -111,7 +143,8 @@ class KfdGpu:
         engine_slots: queues of the copy engines that are taken.
         users: processes that have opened KFD.
         stuck_wait_resets: whether taking a queue off an unmet wait is the end of all.
-        mmap_offsets: buffers by the offset under which the render node maps them.
+        mmap_offsets: buffers by the offset under which the render node maps them, those first that
+            have been in VRAM for longest.
         remap: the page of registers that processes may map: HDP flush at 0 and 4.
     """
 
@@ -145,8 +178,8 @@ class KfdGpu:
 
     @property
     def vram_used(self) -> int:
-        """Bytes of its memory that are allocated."""
-        return self._vram_used
+        """Bytes of its memory that are taken."""
+        return self.asic.vram.size - self.asic.vram.free_bytes
 
     @property
     def available(self) -> int:
@@ -163,13 +196,48 @@ class KfdGpu:
         if not self.plugged:
             raise SysError(errno.ENODEV, "the device was unplugged")
 
-    def allocate(self, size: int, flags: int) -> Bo:
-        """A new buffer in VRAM or system memory. Raises SysError(ENOMEM)."""
+    def allocate(self, size: int, flags: int, by: object) -> Bo:
+        """A new buffer of process `by` in VRAM or system memory. Raises SysError(ENOMEM)."""
         size = align_up(size, PAGE_SIZE)
         self._reserve(size, flags)
-        pool = self.asic.vram if flags & _VRAM else self.host
-        bo = Bo(pool, size, flags, self, pool.allocate(size))
+        try:
+            pool = self.make_room(size, by) if flags & _VRAM else self.host
+            bo = Bo(pool, size, flags, self, pool.allocate(size))
+        except SysError:
+            self._reserve(-size, flags)
+            raise
         return self.publish(bo)
+
+    def allocate_graphics(self, size: int, by: object) -> Bo:
+        """A buffer of the render node's own, in VRAM where there is room. Raises SysError(ENOMEM).
+
+        It is not counted against what compute may use. Linux 6.12 amdgpu_gem.c
+        `amdgpu_gem_create_ioctl`: where VRAM cannot be had, system memory serves.
+        """
+        size = align_up(size, PAGE_SIZE)
+        pool = self.make_room(size, by)
+        if pool.free_bytes < size:
+            pool = self.host
+        return self.publish(Bo(pool, size, 0, self, pool.allocate(size)))
+
+    def make_room(self, size: int, by: object) -> Pool:
+        """VRAM, from which buffers move out for one that a process wants, first those that
+        came there first.
+
+        Linux 6.12 amdgpu_ttm.c `amdgpu_ttm_bo_eviction_valuable`: no process evicts buffers of its
+        own that its queues need. What can be moved is moved, whether that is enough or not.
+        Raises SysError(ENOMEM) where system memory has no room for them.
+        """
+        vram = self.asic.vram
+        for bo in list(self.mmap_offsets.values()):
+            if vram.free_bytes >= size:
+                break
+            may_move = bo.region is vram and not bo.cpu_mapped
+            if may_move and all(user.may_lose(bo, by) for user in self.users):
+                for user in self.users:
+                    user.evict(bo)
+                bo.move(self.host)
+        return vram
 
     def wrap(self, region: Region, start: int, size: int, flags: int) -> Bo:
         """A buffer over memory that is already there. Raises SysError(ENOMEM)."""
@@ -192,9 +260,13 @@ class KfdGpu:
         self._reserve(-bo.size, bo.flags)
         del self.mmap_offsets[bo.mmap_offset]
         if bo.extents is not None:
-            for extent in bo.extents:
-                self.asic.caches.drop(bo.region, *extent)
-            bo.pool.release(bo.extents)
+            self.give_back(bo.pool, bo.extents)
+
+    def give_back(self, pool: Pool, extents: tuple[Extent, ...]) -> None:
+        """Frees pages, of which no cache holds anything any more."""
+        for extent in extents:
+            self.asic.caches.drop(pool, *extent)
+        pool.release(extents)
 
     def sample(self) -> None:
         """Looks at what processes wrote without a call: doorbells and remapped registers."""

@@ -101,7 +101,7 @@ def _new_bo(
     if not align_up(size, PAGE_SIZE):
         raise SysError(errno.EINVAL, "an AQL ring of less than 2 bytes")
     if flags & (_VRAM | _GTT):
-        return gpu.allocate(size, flags)
+        return gpu.allocate(size, flags, p.process)
     if flags & _USERPTR:
         return _wrap_user(p, device, args.mmap_offset, size, flags)
     if flags & _DOORBELL:
@@ -212,6 +212,28 @@ def unmap(allocation: Allocation, device: ProcessDevice) -> None:
     """Takes an allocation out of a GPU's page tables; flushing the TLB is left to the caller."""
     for mapping in allocation.mapped.pop(device):
         device.space.unmap(mapping.start)
+
+
+def restore(p: KfdProcess) -> None:
+    """Brings what was evicted back to VRAM, at the addresses it had, and lets the queues go on.
+
+    Linux 6.12 amdgpu_amdkfd_gpuvm.c `amdgpu_amdkfd_gpuvm_restore_process_bos`; where there is no
+    room it is tried again later.
+    """
+    for device in p.devices.values():
+        for _, allocation in device.allocations:
+            try:
+                if allocation.bo.is_evicted:
+                    allocation.bo.return_to_vram(p.process)
+            except SysError:
+                p.delay_restore()
+                return
+            for mapped_to in list(allocation.mapped):
+                unmap(allocation, mapped_to)
+                _map_to(allocation, mapped_to)
+    for device in p.devices.values():
+        device.space.flush_tlb()
+    p.resume()
 
 
 def _device_ids(

@@ -22,6 +22,8 @@ from gpu.sim.translate import AddressSpace, Mapping, PageFault
 DOORBELL_SLICE: Final = 0x2000
 """Bytes of doorbells a process has on a GPU: 8 for each of 1024 queues (kfd_doorbell.c)."""
 MAX_QUEUES: Final = 1024
+RESTORE_NS: Final = 100_000_000
+"""Until evicted memory comes back: PROCESS_RESTORE_TIME_MS and _BACK_OFF_TIME_MS of kfd_priv.h."""
 _UNRUNG: Final = (1 << 64) - 1
 """What the model puts into a doorbell that nobody has rung; a 32-bit ring shows against it."""
 
@@ -98,6 +100,18 @@ class ProcessDevice:
         self.evicted += 1
         self.process.events.poison_consumed(self.gpu.gpu_id)
 
+    def may_lose(self, bo: Bo, by: object) -> bool:
+        """See `KfdGpu.make_room`."""
+        return self.process.process is not by or not self._uses(bo)
+
+    def evict(self, bo: Bo) -> None:
+        """See `KfdGpu.make_room`."""
+        if self._uses(bo):
+            self.process.evict()
+
+    def _uses(self, bo: Bo) -> bool:
+        return any(found.bo is bo and found.mapped for _, found in self.allocations)
+
     def close(self) -> None:
         """Gives the doorbells back."""
         if self.doorbells is not None:
@@ -158,7 +172,10 @@ class KfdQueue:
 
     def why_off(self) -> str:
         """Linux 6.12 kfd_priv.h QUEUE_IS_ACTIVE: not of a process that is evicted."""
-        return "evicted: its process lost the GPU" if self.device.evicted else ""
+        for_memory = self.device.process.due_ns is not None
+        if self.device.evicted > for_memory:
+            return "evicted: its process lost the GPU"
+        return "evicted: its process waits for VRAM" if for_memory else ""
 
     def doorbell(self) -> int | None:
         """Whether the doorbell holds another value than before."""
@@ -199,6 +216,8 @@ class KfdProcess:
     Attributes:
         interface: minor version of the calls.
         is_primary: the first of the process. Only it may use the process's own memory.
+        due_ns: when its buffers come back that left VRAM; None while all are where they belong.
+        ended: whether all that it had was freed.
     """
 
     def __init__(
@@ -216,6 +235,45 @@ class KfdProcess:
         self.queues: IdTable[KfdQueue] = IdTable()
         self.events = events
         self.runtime_enabled = False
+        self.due_ns: int | None = None
+        self.ended = False
+
+    def why_idle(self) -> str:
+        """What it waits for; see `gpu.sim.machine.Engine`. Its queues tell."""
+        return ""
+
+    def evict(self) -> None:
+        """Memory that it uses leaves VRAM: its queues on all GPUs stop for a while.
+
+        Linux 6.12 kfd_process.c `evict_process_worker`: all queues are taken off, and they are to
+        be restored after PROCESS_RESTORE_TIME_MS.
+        """
+        if self.due_ns is not None:
+            return
+        for _, queue in self.queues:
+            if queue.hardware.is_unsaved:
+                queue.reset_gpu(queue.hardware.why_idle())
+        for device in self.devices.values():
+            device.evicted += 1
+        self.delay_restore()
+
+    def delay_restore(self) -> None:
+        """The restore is tried after a while."""
+        self.due_ns = self.process.world.clock.now_ns + RESTORE_NS
+
+    def resume(self) -> None:
+        """Its memory is back: its queues go on, if nothing else keeps them off.
+
+        What was rung in between is lost; hardware that is given a queue reads the write pointer
+        in memory.
+        """
+        self.due_ns = None
+        for device in self.devices.values():
+            device.evicted -= 1
+        for _, queue in self.queues:
+            queue.doorbell()
+            if queue.hardware.active:
+                queue.hardware.remap()
 
     def device(self, gpu_id: int) -> ProcessDevice:
         """Its half of a GPU. Raises SysError(EINVAL) for an unknown id."""

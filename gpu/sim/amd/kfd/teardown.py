@@ -21,4 +21,5 @@ def free_process(p: KfdProcess) -> list[str]:
             release(device, number)
         device.close()
     p.events.close()
+    p.due_ns, p.ended = None, True
     return left

@@ -22,6 +22,7 @@ from gpu.sim.amd.kfd.drm import DrmFile
 from gpu.sim.amd.kfd.events import Events
 from gpu.sim.amd.kfd.gpu import KfdGpu
 from gpu.sim.amd.kfd.ioctls import CALL_NAMES, KfdFile
+from gpu.sim.amd.kfd.memory import restore
 from gpu.sim.amd.kfd.pci_files import add_pci_files
 from gpu.sim.amd.kfd.process import KfdProcess
 from gpu.sim.amd.kfd.teardown import free_process
@@ -68,14 +69,21 @@ class KfdWorld(Machine):
         super().__init__(seed, faults, HOST_MEMORY)
         self.interface = interface
         self._stuck_wait_resets = stuck_wait_resets
+        self._contexts: list[KfdProcess] = []
         self.gpus = self._make_gpus(chip, coherence, executor or NoExecutor())
         self.devices["/dev/kfd"] = self._open_kfd
         self._add_files()
 
-    def _engines(self) -> list[HwQueue]:
-        return [queue for gpu in self.gpus for queue in gpu.queues]
+    def _engines(self) -> list[HwQueue | KfdProcess]:
+        return [*(queue for gpu in self.gpus for queue in gpu.queues), *self._evicted()]
+
+    def _evicted(self) -> list[KfdProcess]:
+        return [context for context in self._contexts if context.due_ns is not None]
 
     def _run_one(self) -> bool:
+        for context in self._evicted():
+            if context.due_ns is not None and context.due_ns <= self.clock.now_ns:
+                restore(context)
         runnable = [queue for gpu in self.gpus for queue in gpu.runnable()]
         if runnable:
             self.rng.choice(runnable).run(self._steps())
@@ -121,7 +129,9 @@ class KfdWorld(Machine):
     def new_context(self, process: SimProcess, is_primary: bool = False) -> KfdProcess:
         """What KFD keeps of a process from now on, or of one more context of it."""
         events = Events(self, process, self.gpus[0])
-        return KfdProcess(process, self.gpus, events, self.interface, is_primary)
+        made = KfdProcess(process, self.gpus, events, self.interface, is_primary)
+        self._contexts = [context for context in self._contexts if not context.ended] + [made]
+        return made
 
 
 def _open_drm(gpu: KfdGpu, process: SimProcess) -> SimFile:
