@@ -15,6 +15,7 @@ import pytest
 import gpu
 from gpu import Tensor, func, linalg
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError, Unsupported
+from gpu.tensor.linalg import blocked, kernels
 
 SHAPES = ((9, 4), (4, 9))
 
@@ -102,6 +103,13 @@ def test_wide_and_tall(shape: tuple[int, int]) -> None:
     q, r = together(linalg.qr(Tensor(a), mode="complete"))
     assert q.shape[-2:] == (shape[0], shape[0]) and relative(q @ r - a, a, max(shape)) < 20
     assert linalg.qr(Tensor(a), mode="r").R.shape == (2, min(shape), shape[1])
+
+
+def test_the_text_of_lu_does_not_grow_much_with_the_matrix() -> None:
+    # Compilers of shaders take ten times as long for four times the text.
+    small, large = (Tensor.zeros(1, n, n).contiguous() for n in (8, blocked.BLOCK))
+    texts = [len(kernels.lu(each)[0]._node.src[0].attr[0].ir) for each in (small, large)]
+    assert texts[1] < 2.5 * texts[0]
 
 
 @pytest.mark.slow

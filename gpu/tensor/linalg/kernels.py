@@ -22,8 +22,9 @@ from gpu.tensor.tensor import Tensor
 
 # Columns of a right-hand side that are solved for together.
 _COLUMNS: Final = 32
-# Steps of a factorisation that work on the same part of a matrix.
-_STEPS: Final = 16
+# Steps of a factorisation that work on the same part of a matrix. Each part has a text of its own
+# in the kernel, and compilers of shaders take longer than in proportion to it.
+_STEPS: Final = 32
 
 
 def _form(x: Any, *shape: int) -> tuple[tuple[int, ...], Any]:
