@@ -134,11 +134,13 @@ def test_drawn_values_and_gradients_are_those_of_torch(name: str, dtype: str) ->
 def test_edges_are_those_of_torch(name: str) -> None:
     found = ours(name)(Tensor(EDGES, device=CPU)).numpy()
     wanted = theirs(name)(torch.tensor(EDGES)).numpy()
+    # At whole numbers ours is 0, and torch's the sine of what pi is rounded by.
+    absolute = 1e-7 if name == "sinc" else 0
     for at, value, expected in zip(EDGES, found, wanted, strict=True):
         if math.isinf(at) and math.isnan(expected) and name in LIMITS and not math.isnan(value):
             assert abs(value) == LIMITS[name]
         else:
-            np.testing.assert_allclose(value, expected, 1e-5, err_msg=str(at))
+            np.testing.assert_allclose(value, expected, 1e-5, absolute, err_msg=str(at))
 
 
 @pytest.mark.sampled(34)
