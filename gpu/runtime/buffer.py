@@ -255,8 +255,13 @@ def own_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def memories_of(buffers: Sequence[Buffer]) -> list[Any]:
-    """What `Buffer.memory` is of each: that of most is there, and a property takes time."""
-    return [b.memory if b._memory is None else b._memory for b in buffers]
+    """What `Buffer.memory` is of each: that of most is there, and a property takes time.
+
+    What other processes send is not there before it has been waited for, which its property does.
+    """
+    return [
+        b._memory if type(b) is Buffer and b._memory is not None else b.memory for b in buffers
+    ]
 
 
 class _HostMemory:
