@@ -193,13 +193,17 @@ class _Made:
         made, so that its order might not do. Raises InvalidType, InvalidValue, DeviceLost.
         """
         held = self._held
-        for slot in self._moving:
-            held[slot] = memories[slot]
-        if held != memories:
-            self._move(memories)
-        self._moving_memories = moving = [memories[slot] for slot in self._moving]
+        moving: list[CudaMemory] = []
+        now: list[int | None] = []
         try:
-            now = [memory.address for memory in moving]
+            for slot in self._moving:
+                memory = held[slot] = memories[slot]
+                moving.append(memory)
+                now.append(memory.address)
+            if held != memories:
+                self._move(memories)
+                return self.update(memories, vals)
+            self._moving_memories = moving
             if self._taken:
                 now += [vals[i] for i in self._taken]
             if now == self._now:

@@ -169,13 +169,13 @@ class CudaProgram(Program):
             streams = context.streams
             streams.ticket = ticket = streams.ticket + 1
             launched = (ticket, self, (*bufs, *vals) if vals else bufs, users_place())
-            words = [self._arguments.words.memory, 0]
+            addresses: list[int | None] = []
             try:
                 for memory in given:
                     memory.ticket = ticket
-                    words.append(memory.address)
+                    addresses.append(memory.address)
                 context.launched.append(launched)
-                self._layout.pack_into(*words, *vals)
+                self._layout.pack_into(self._arguments.words.memory, 0, *addresses, *vals)
             except (AttributeError, TypeError, struct.error):
                 context.launched.take_back(launched)
                 self.refuse(bufs, vals)
