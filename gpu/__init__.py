@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpu.core.errors import GpuError
     from gpu.runtime.device import Device
     from gpu.runtime.memory_stats import assert_no_leaks, memory_stats, reset_peak_memory_stats
+    from gpu.tensor.checkpoint import checkpoint
     from gpu.tensor.crosscompile import compile_for
     from gpu.tensor.formats.files import load, save
     from gpu.tensor.jit import jit
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "array_api",
     "assert_no_leaks",
+    "checkpoint",
     "compile_for",
     "distributed",
     "dtypes",
@@ -70,6 +72,7 @@ _HOMES: Final = {
     "assert_no_leaks": "gpu.runtime.memory_stats",
     "memory_stats": "gpu.runtime.memory_stats",
     "reset_peak_memory_stats": "gpu.runtime.memory_stats",
+    "checkpoint": "gpu.tensor.checkpoint",
     "compile_for": "gpu.tensor.crosscompile",
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",

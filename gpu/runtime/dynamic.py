@@ -37,7 +37,7 @@ WITH_NUMBERS: Final = frozenset({"const", "slice", "pad", "write"})
 # Operations that are other code for other constants, to shift by.
 _BY_VALUE: Final = frozenset({"shl", "shr"})
 # What has the values of its first source; a rule of gradients has other sources besides.
-_SHOWING: Final = MOVEMENT | {"custom_grad", "detach"}
+_SHOWING: Final = MOVEMENT | {"barrier", "custom_grad", "detach"}
 # What else reads a constant as a value like others. Positions say what is read.
 _VALUES: Final = LOOPING | {
     "write",

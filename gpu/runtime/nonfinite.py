@@ -22,7 +22,7 @@ from gpu.runtime.origins import name_origins
 
 _Array = npt.NDArray[Any]
 _Values = dict[Node, _Array]
-_KEEPS_PLACES: Final = ("alu", "cast", "detach", "contiguous", "copy", "custom_grad")
+_KEEPS_PLACES: Final = ("alu", "barrier", "cast", "detach", "contiguous", "copy", "custom_grad")
 """Kinds whose element at a place is made of those at the same place."""
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from gpu.compiler.ir.graph import Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes, to_dtype
-from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
+from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue, ShapeError
 from gpu.tensor.arguments import (
     Operand,
     axes_of,
@@ -225,6 +225,19 @@ class Arrangement(Joining, Gathering):
         every = [self, *(self._lift(arg) for arg in args)]
         shape = broadcast_shape(*(each.shape for each in every))
         return tuple(each.expand(shape) for each in every)
+
+    def unravel_index(self, shape: Any) -> tuple[Self, ...]:
+        """The places in a tensor of `shape` that have these numbers, one result for each axis.
+
+        Negative numbers count from its end. Raises DTypeError for what are no integers.
+        """
+        if not self.dtype.is_int:
+            raise DTypeError(f"unravel_index takes integers, got {self._described()}")
+        rest, found = self, []
+        for size in reversed(shape_of(shape, ())):
+            found.append(rest.mod(size))
+            rest = rest.floor_divide(size)
+        return tuple(reversed(found))
 
     def atleast_1d(self) -> Self:
         """With an axis, if there is none."""

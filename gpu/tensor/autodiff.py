@@ -13,6 +13,7 @@ from gpu.compiler.ir.graph.grid import axes_of, cuts_of
 from gpu.core.dtype import dtypes
 from gpu.tensor import customgrad
 from gpu.tensor.loops import loop_gradients
+from gpu.tensor.recompute import is_recomputed, recomputed_gradients, results_together
 
 Gradients = tuple[Node | None, ...]
 
@@ -74,9 +75,15 @@ def _pulled_back(
     wanted = set(targets)
     carries = _nodes_that_carry(order, wanted)
     grads = dict(seeds)
+    together = results_together(order)
     # For each node that has results, the gradients of those, by their numbers.
     of_results: dict[Node, dict[int, Node]] = {}
     for node in reversed(order):
+        if node in together:
+            for source, own in _recomputed(together[node], grads, wanted, carries).items():
+                _add(grads, source, own)
+        if is_recomputed(node):  # with the first of the function's results
+            continue
         if node in wanted or node not in carries or not (node in grads or node in of_results):
             continue
         if node.kind == "loop":
@@ -95,9 +102,22 @@ def _pulled_back(
             parts = _RULES[node.kind](node, grads.pop(node))
         for source, part in zip(node.src, parts, strict=True):
             if part is not None and source in carries:
-                known = grads.get(source)
-                grads[source] = part if known is None else G.alu("add", known, part)
+                _add(grads, source, part)
     return [grads.get(target) for target in targets]
+
+
+def _add(grads: dict[Node, Node], source: Node, part: Node) -> None:
+    known = grads.get(source)
+    grads[source] = part if known is None else G.alu("add", known, part)
+
+
+def _recomputed(
+    results: Sequence[Node], grads: dict[Node, Node], wanted: set[Node], carries: set[Node]
+) -> Mapping[Node, Node]:
+    """What comes of the gradients of one function's results, which are used up."""
+    ends = {node for node in results if node in wanted or node not in carries}
+    seeds = {node: grads.pop(node) for node in results if node in grads and node not in ends}
+    return recomputed_gradients(seeds, wanted, carries, pulled_back) if seeds else {}
 
 
 def reaches(result: Node, targets: Container[Node]) -> bool:
@@ -404,6 +424,7 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "index": _nothing,
     "bitcast": _nothing,
     "detach": _nothing,
+    "barrier": lambda node, grad: (grad, *[None] * (len(node.src) - 1)),
     "custom_grad": _custom,
     "cast": _cast,
     "reduce": _reduce,

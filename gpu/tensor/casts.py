@@ -21,6 +21,14 @@ class Casts(TensorBase):
         """Where self is not zero."""
         return self.cast(dtypes.bool)
 
+    def byte(self) -> Self:
+        """self as uint8."""
+        return self.cast(dtypes.uint8)
+
+    def char(self) -> Self:
+        """self as int8."""
+        return self.cast(dtypes.int8)
+
     def short(self) -> Self:
         """self as int16."""
         return self.cast(dtypes.int16)

@@ -118,7 +118,8 @@ def _expm1(z: Tensor) -> Tensor:
     x, y = parts(z)
     small = x.abs().lt(1)
     near = small.where(x, 0)
-    re = near.expm1().mul(y.cos()).sub(y.mul(0.5).sin().square().mul(2))
+    # The Array API standard has +0 at both zeros: -0 + 0 is that.
+    re = near.expm1().mul(y.cos()).sub(y.mul(0.5).sin().square().mul(2)).add(0)
     grown_re, grown_im = parts(_exp(z))
     return number(small.where(re, grown_re.sub(1)), grown_im)
 

@@ -85,8 +85,12 @@ class Elementwise(Functions):
     def sinc(self) -> Self:
         """sin(pi * self) / (pi * self); 1 at 0."""
         zero = self.eq(0)
-        turned = zero.where(1, self).mul(math.pi)
-        return zero.where(1, turned.sin().div(turned))
+        x = zero.where(1, self)
+        # The sine of half a turn at most, since pi is rounded: the rest is whole turns and a sign.
+        turns = x.round()
+        sine = x.sub(turns).mul(math.pi).sin()
+        sine = turns.mod(2).eq(1).where(sine.neg(), sine)
+        return zero.where(1, sine.div(x.mul(math.pi)))
 
     # Limits and choices.
 

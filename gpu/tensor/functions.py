@@ -6,28 +6,35 @@ Integers and bools are taken as float32. Errors against the exact value, in unit
 ===============================  ==================================================================
 exp, exp2, log2, sin             2, whatever the argument
 log, log10, log1p                3
-sinh, cosh, expm1                3; expm1 and sinh keep their relative accuracy near 0
+cosh, expm1                      3; expm1 keeps its relative accuracy near 0
 cos                              absolute: 4 ulp of 1, whatever the finite argument; tan follows
-tanh, asinh, acosh, atanh        4
-atan, asin, acos, erf            5
+sinh, tanh, asinh, acosh, atanh  4; sinh keeps its relative accuracy near 0
+atan, asin, acos, erf            4
 ===============================  ==================================================================
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, Self
+from collections.abc import Callable, Sequence
+from typing import Final, Self, TypeVar
 
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor import coefficients
 from gpu.tensor.arithmetic import Arithmetic
 from gpu.tensor.precision import float_function
+from gpu.tensor.sloped import Slope, sloped
 
+T = TypeVar("T", bound=Arithmetic)
 _LN_2: Final = math.log(2)
 # From here on 1 + x**2 is x**2 in float64 too, and x**2 is still finite in float32.
 _SQUARE_DOMINATES: Final = 1e9
+
+
+def _with_slope(slope: Slope) -> Callable[[Callable[[T], T]], Callable[[T], T]]:
+    """Gives a method its derivative, of the argument and the value."""
+    return lambda method: sloped(method, [slope])
 
 
 class Functions(Arithmetic):
@@ -76,12 +83,14 @@ class Functions(Arithmetic):
         return self.log2().mul(math.log10(2))
 
     @float_function
+    @_with_slope(lambda x, value: x.add(1).reciprocal())
     def log1p(self) -> Self:
         """log(1 + self), also where self is close to 0."""
         rounded = self.add(1)
         plain = rounded.log()
-        lost = self.sub(rounded.sub(1)).div(rounded)
-        return plain.isfinite().where(plain.add(lost.detach()), plain)
+        whole = plain.add(self.sub(rounded.sub(1)).div(rounded))
+        # A zero keeps its sign.
+        return self.eq(0).where(self, plain.isfinite().where(whole, plain))
 
     def sin(self) -> Self:
         """The sine of radians."""
@@ -98,18 +107,22 @@ class Functions(Arithmetic):
         return self.sin().div(self.cos())
 
     @float_function
+    @_with_slope(lambda x, value: x.cosh())
     def sinh(self) -> Self:
         """The hyperbolic sine."""
-        grown = self._magnitude().expm1()
-        # With g = exp(|x|) - 1, the sine is (g + g / (1 + g)) / 2, and for large g just g / 2.
-        shrunk = grown.isinf().where(1, grown.div(grown.add(1)))
-        magnitude = grown.add(shrunk).mul(0.5)
-        return self._odd(magnitude)
+        # With g = exp(|x| / 2) - 1, which is finite where the sine is, exp(|x|) - 1 is g (g + 2).
+        # The sine is half of that, and half of that once more divided by exp(|x|).
+        grown = self._magnitude().mul(0.5).expm1()
+        rest = grown.add(1).reciprocal().square()
+        return self._odd(grown.mul(0.5).mul(grown.add(2)).mul(rest.add(1)))
 
     @float_function
+    @_with_slope(lambda x, value: x.sinh())
     def cosh(self) -> Self:
         """The hyperbolic cosine."""
-        return self.exp().add(self.neg().exp()).mul(0.5)
+        # Of squares, since exp(|x|) is infinite before its half is.
+        up, down = self.mul(0.5).exp(), self.mul(-0.5).exp()
+        return up.mul(0.5).mul(up).add(down.mul(0.5).mul(down))
 
     @float_function
     def tanh(self) -> Self:
@@ -146,32 +159,47 @@ class Functions(Arithmetic):
         """The inverse tangent, in -pi/2..pi/2."""
         large = self.abs().gt(1)
         inner = large.where(large.where(self, 1).reciprocal(), self)
-        # atan(x) = 2 atan(x / (1 + sqrt(1 + x**2))), which is at most tan(pi/8).
-        half = inner.div(inner.square().add(1).sqrt().add(1))
-        angle = half.mul(2).mul(half.square()._polynomial(coefficients.ATAN))
+        angle = inner.mul(inner.square()._polynomial(coefficients.ATAN))
         quarter_turn = self._odd(self._filled(math.pi / 2))
         return large.where(quarter_turn.sub(angle), angle)
 
     @float_function
     def asin(self) -> Self:
         """The inverse sine, in -pi/2..pi/2; NaN outside -1..1."""
-        cosine = self.sub(1, reverse=True).mul(self.add(1)).sqrt()
-        return self.div(cosine.add(1)).atan().mul(2)
+        near, angle = self._angle()
+        return near.where(angle, self._odd(angle.mul(-2).add(math.pi / 2)))
 
     @float_function
     def acos(self) -> Self:
         """The inverse cosine, in 0..pi; NaN outside -1..1."""
-        return self.sub(1, reverse=True).div(self.add(1)).sqrt().atan().mul(2)
+        near, angle = self._angle()
+        double = angle.mul(2)
+        far = self.lt(0).where(double.sub(math.pi, reverse=True), double)
+        return near.where(angle.sub(math.pi / 2, reverse=True), far)
+
+    def _angle(self) -> tuple[Self, Self]:
+        """Whether |self| <= 1/2, and there asin(self), else that of sqrt((1 - |self|) / 2).
+
+        The latter is half the angle whose cosine is |self|.
+        """
+        m = self._magnitude()
+        near = m.le(0.5)
+        square = near.where(self.square(), m.sub(1, reverse=True).mul(0.5))
+        sine = near.where(self, near.where(0.25, square).sqrt())
+        return near, sine.mul(square._polynomial(coefficients.ASIN))
 
     @float_function
+    # The polynomial's slope has an error like that of 1, where erf's own is all but 0.
+    @_with_slope(lambda x, value: x.square().neg().exp().mul(2 / math.sqrt(math.pi)))
     def erf(self) -> Self:
         """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to self."""
-        small = self.mul(self.clamp(-1, 1).square()._polynomial(coefficients.ERF_NEAR))
-        # From 6 on the result is 1 in float64; the limit keeps the gradient finite.
-        m = self._magnitude().clamp(max_=6)
-        position = m.add(2).reciprocal().mul(9.6).sub(2.2)
-        tail = m.square().neg().exp().mul(position._polynomial(coefficients.ERFC_FAR))
-        return self.abs().lt(1).where(small, self._odd(tail.sub(1, reverse=True)))
+        m = self._magnitude()
+        near = self.mul(self.square()._polynomial(coefficients.ERF_NEAR))
+        # From `end` on the result is 1.
+        end = 6 if self.dtype is dtypes.float64 else 4
+        place = m.sub((end + 1) / 2).mul(2 / (end - 1))
+        far = self._odd(m.ge(end).where(1, place._polynomial(coefficients.ERF_FAR)))
+        return m.lt(1).where(near, far)
 
     def _magnitude(self) -> Self:
         """|self|, with a derivative of 1 at 0, for functions that are odd or even."""

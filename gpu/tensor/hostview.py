@@ -99,5 +99,6 @@ _MOVES: Final[dict[str, Callable[[Array, Node], Array]]] = {
     "skew": _skew,
     "contiguous": _same,
     "detach": _same,
+    "barrier": _same,
     "custom_grad": _same,
 }

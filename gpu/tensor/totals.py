@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Any, Self
 
 from gpu.compiler.ir.dims import bound
 from gpu.core.dtype import DType, accumulator, dtypes, to_dtype
 from gpu.core.errors import InvalidValue, ShapeError
-from gpu.tensor.arguments import Axis, Operand, axis_of, check_number, integer
+from gpu.tensor.arguments import Axis, Operand, axis_of, check_number, integer, shape_of
 from gpu.tensor.joining import Joining
 from gpu.tensor.reduction import Reduction
 
@@ -36,6 +36,23 @@ class Totals(Joining, Reduction):
     def count_nonzero(self, dim: Axis = None, keepdim: bool = False) -> Self:
         """How many elements are not zero, int64."""
         return self.cast(dtypes.bool).sum(dim, keepdim)
+
+    def sum_to_size(self, *size: Any) -> Self:
+        """Sums over what broadcasting added: the axes in front, and those that are 1 in `size`.
+
+        Raises ShapeError unless `size` broadcasts to the shape of self.
+        """
+        shape = shape_of(size[0], size[1:]) if size else ()
+        front = self.ndim - len(shape)
+        kept = (1,) * front + shape
+        if front < 0 or any(m not in (1, n) for m, n in zip(kept, self.shape, strict=True)):
+            raise ShapeError(f"size {list(shape)} does not broadcast to {list(self.shape)}")
+        axes = tuple(
+            axis
+            for axis, (m, n) in enumerate(zip(kept, self.shape, strict=True))
+            if axis < front or m != n
+        )
+        return self.sum(axes, keepdim=True).reshape(shape) if axes else self._same()
 
     def nansum(
         self, dim: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None

@@ -33,6 +33,14 @@ SCHEDULES: Final[dict[str, Make]] = {
     "OneCycleLR of three": lambda s, o: s.OneCycleLR(
         o, 0.8, epochs=4, steps_per_epoch=3, pct_start=0.4, anneal_strategy="linear",
         cycle_momentum=False, div_factor=5, three_phase=True),
+    "CyclicLR": lambda s, o: s.CyclicLR(o, 0.1, 0.7, 3, 2, cycle_momentum=False),
+    "CyclicLR of halves": lambda s, o: s.CyclicLR(
+        o, 0.1, 0.7, 2, mode="triangular2", cycle_momentum=False),
+    "CyclicLR that shrinks": lambda s, o: s.CyclicLR(
+        o, 0.1, 0.7, 3, mode="exp_range", gamma=0.9, cycle_momentum=False),
+    "CyclicLR by a function": lambda s, o: s.CyclicLR(
+        o, 0.1, 0.7, 2, 3, scale_fn=lambda n: 1 / (n + 1), scale_mode="iterations",
+        cycle_momentum=False),
     "ChainedScheduler": lambda s, o: s.ChainedScheduler(
         [s.ConstantLR(o, 0.5, 4), s.ExponentialLR(o, 0.9)]),
     "SequentialLR": lambda s, o: s.SequentialLR(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import gpu
 from gpu import Tensor, fft
 from gpu.compiler.ir.graph import build as G
 from tensor.reference import rng_for, torch
@@ -188,6 +189,7 @@ CASES: dict[str, Case] = {
     "min of products": Case(lambda x: (x @ x.T).min(0), lambda t: (t @ t.T).min(0).values),
     "cast": Case(lambda x: x.square().cast("float64") * x, lambda t: t**3),
     "contiguous": Case(lambda x: x.exp().contiguous().T.square(), lambda t: (t.exp().T) ** 2),
+    "barrier": Case(gpu.checkpoint(lambda x: x.exp().sin()), lambda t: t.exp().sin()),
     "detach": Case(lambda x: x * x.exp().detach(), lambda t: t * t.exp().detach()),
     "copy": Case(lambda x: x.exp().to("PYTHON").to(x.device).square(), lambda t: (2 * t).exp()),
     "shard": Case(

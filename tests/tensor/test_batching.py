@@ -13,6 +13,7 @@ from gpu import Tensor
 from gpu.compiler.ir import graph
 from gpu.compiler.ir.graph import NO_SOURCES, Node, interpret, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.barrier import barrier
 from gpu.compiler.ir.graph.body import Value
 from gpu.compiler.ir.graph.fft import factors_of
 from gpu.compiler.ir.graph.hostcall import HostCall
@@ -162,6 +163,7 @@ KINDS: dict[str, Callable[[Drawn], list[Node]]] = {
     "fft": lambda d: [_fourier(d, 4, (4,)), _fourier(d, 12, (4, 3))],
     "contiguous": lambda d: [G.contiguous(G.permute(d.any((3, 2)), (1, 0)), 7)],
     "detach": lambda d: [G.detach(d.any((3,)))],
+    "barrier": lambda d: [barrier(d.any((3,)), [d.any((2, 4))])],
     "custom_grad": _custom,
     "copy": lambda d: [G.copy(G.copy(d.any((3,)), "CPU:1"), "CPU")],
     "multi": lambda d: [

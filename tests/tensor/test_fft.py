@@ -65,6 +65,38 @@ def test_any_length(n: int) -> None:
     check(fft.irfft(fft.rfft(Tensor(real)), n), wide(real))
 
 
+def test_odd_lengths_of_real_numbers() -> None:
+    """Of drawn lengths along drawn axes; the odd multiples of 17 go by a convolution."""
+    rng = rng_for("odd")
+    for n in (*(2 * int(k) + 1 for k in rng.integers(0, 120, 6)), 17, 17 * 3, 17 * 17):
+        axis = int(rng.integers(3))
+        shape = [int(k) for k in rng.integers(1, 4, 3)]
+        shape[axis] = n
+        real = drawn(rng, "rfft", tuple(shape))
+        check(fft.rfft(Tensor(real), axis=axis), np.fft.rfft(wide(real), axis=axis))
+        shape[axis] = n // 2 + 1
+        z = drawn(rng, "irfft", tuple(shape))
+        check(fft.irfft(Tensor(z), n, axis), np.fft.irfft(wide(z), n, axis))
+
+
+@pytest.mark.parametrize("n", (15, 17, 45))
+def test_a_row_is_as_if_it_were_alone(n: int) -> None:
+    """What is not a number, or is large, reaches neither another row nor its gradient."""
+    real = drawn(rng_for("rows", n), "rfft", (4, n))
+    real[1] *= np.float32(1e12)
+    real[3, 2] = np.nan
+    x = Tensor(real, requires_grad=True)
+    found = fft.rfft(x)
+    found.abs().sum().backward()
+    assert x.grad is not None
+    theirs = torch.from_numpy(wide(real)).requires_grad_()
+    torch.fft.rfft(theirs).abs().sum().backward()
+    for row in range(3):
+        check(found[row], np.fft.rfft(wide(real[row])))
+        check(x.grad[row], theirs.grad[row].numpy())
+    assert np.isnan(found[3].numpy()).all()
+
+
 @pytest.mark.parametrize("name", ONE)
 def test_axes_sizes_and_norms_are_numpys(name: str) -> None:
     for seed in range(8):

@@ -48,9 +48,13 @@ _WRITTEN: Final[Mapping[str, Call]] = {
     "special.polygamma": lambda x, n: gpu.special.polygamma(n, x),
     "linalg.pinv/singular": lambda a, b: gpu.linalg.pinv(a @ b.mT),
     "linalg.lstsq/grad_oriented": lambda *args, **options: gpu.linalg.lstsq(*args, **options)[:2],
-    "cholesky_solve": gpu.linalg.cholesky_solve,
-    "matrix_exp": gpu.linalg.matrix_exp,
     "stft": gpu.fft.stft,
+} | {
+    name: getattr(gpu.linalg, name)
+    for name in (
+        *("cholesky_inverse", "cholesky_solve", "logdet", "lu_unpack", "matrix_exp", "ormqr"),
+        *("pca_lowrank", "svd_lowrank"),
+    )
 } | {
     name: unpacked(name)
     for name in (

@@ -11,9 +11,18 @@ from typing import Final
 
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, toposort
+from gpu.compiler.ir.optable import COSTLY_OPS
 
 # Kinds that there is nothing to gain from storing: those that only move elements, and constants.
 NOT_STORED: Final = MOVEMENT | NO_SOURCES
+RANDOM_COST: Final = 100
+
+
+def own_cost(node: Node) -> int:
+    """The operations of one element of `node` itself."""
+    if node.kind == "random":
+        return RANDOM_COST
+    return COSTLY_OPS.get(node.attr[0], 1) if node.kind == "alu" else 1
 
 
 def to_store(plan: Plan, most_of: Callable[[str], int]) -> set[Node]:

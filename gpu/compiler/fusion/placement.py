@@ -18,7 +18,7 @@ from typing import Final
 from gpu.compiler.fusion.blocks import LARGE, Block, Domain, block_for, is_spread, kernel_domain
 from gpu.compiler.fusion.images import reductions_inline
 from gpu.compiler.fusion.inplace import Store, find_reuses, store_order
-from gpu.compiler.fusion.limit import most_inline, to_store
+from gpu.compiler.fusion.limit import most_inline, own_cost, to_store
 from gpu.compiler.fusion.merge import merge_outputs
 from gpu.compiler.fusion.plan import At, Plan, Root
 from gpu.compiler.fusion.region import iterations_under, loops_of, needed_region, own_element
@@ -40,9 +40,9 @@ from gpu.compiler.ir.graph import (
     toposort,
     unmoved,
 )
+from gpu.compiler.ir.graph.barrier import waited_for
 from gpu.compiler.ir.graph.images import is_written_image
 from gpu.compiler.ir.index import ALWAYS, Var
-from gpu.compiler.ir.optable import COSTLY_OPS
 
 # An inline expression is cut into kernels at this many operations: compile time is linear in it.
 MAX_INLINE: Final = 160
@@ -51,7 +51,6 @@ MAX_INLINE: Final = 160
 CHEAP: Final = 6
 # The same for a large one that is computed from positions alone.
 BY_POSITION: Final = 16
-RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.
 NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
@@ -247,7 +246,7 @@ class _Fusion:
     def _decide_output(self, node: Node) -> None:
         """Makes `node`, or what it reads, an output if it must be or would cost too much inline."""
         inline = [s for s in node.src if not self._in_memory(s) and s.kind != "reduce"]
-        own = _own_cost(node)
+        own = own_cost(node)
         most = self.most_inline.get(node, MAX_INLINE)
         total = own + sum(self.cost[s] for s in inline if not self._in_memory(s))
         if total > most:
@@ -264,6 +263,8 @@ class _Fusion:
             self.outputs.add(node)
         if is_written_image(node):
             self.outputs |= {node, *reductions_inline(node, self._in_memory)}
+        waited = waited_for(node, self._in_memory)
+        self.outputs.update(each for each in waited if not self.is_leaf(each))
         if node.kind == "copy" or node.kind in APART:
             whole = node.kind == "copy"
             read = (s if whole else in_memory(s, self.is_leaf) for s in node.src)
@@ -276,7 +277,7 @@ class _Fusion:
         waiting = list(inline)
         while waiting and total <= most:
             node = waiting.pop()
-            total += _own_cost(node)
+            total += own_cost(node)
             new = {s for s in node.src if s.kind != "reduce" and not self._in_memory(s)} - seen
             seen |= new
             waiting += new
@@ -586,15 +587,11 @@ class _Fusion:
         self.depth.update(dict.fromkeys(loops, depth))
         for source, read in source_accesses(node, access, loops):
             self.reads[source].setdefault(root, {})[read] = None
+        for source in waited_for(node, self._in_memory):
+            self.reads[source].setdefault(root, {})
 
 
 def _narrows(node: Node) -> bool:
     """Whether a node is a cast from a float to a narrower one."""
     source = node.src[0].dtype if node.kind == "cast" else node.dtype
     return source.is_float and node.dtype.is_float and node.dtype.bits < source.bits
-
-
-def _own_cost(node: Node) -> int:
-    if node.kind == "random":
-        return RANDOM_COST
-    return COSTLY_OPS.get(node.attr[0], 1) if node.kind == "alu" else 1

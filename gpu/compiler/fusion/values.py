@@ -64,5 +64,5 @@ COMPUTE: Final[dict[str, Callable[[Node, Access, list[K.Value]], K.Value]]] = {
     "gather": _gathered,
     "write": _written,
     "random": _random,
-    **dict.fromkeys((*(MOVEMENT - {"pad", "unskew"}), "contiguous", "detach"), _first),
+    **dict.fromkeys((*(MOVEMENT - {"pad", "unskew"}), "contiguous", "detach", "barrier"), _first),
 }

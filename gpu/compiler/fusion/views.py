@@ -176,6 +176,8 @@ def source_accesses(
         own = tuple([index for axis, index in enumerate(indices) if axis not in axes])
         for source in node.src:
             yield source, (own, mask)
+    elif node.kind == "barrier":  # the others are waited for, not read
+        yield node.src[0], access
     elif node.kind == "random":
         for word in range(4):
             yield node.src[0], ((expr(word),), mask)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final, NoReturn
 
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node, Shape, accumulate_as, make, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.barrier import barrier
 from gpu.compiler.ir.graph.grid import axes_of, cuts_of
 from gpu.compiler.shard.values import (
     Cut,
@@ -156,6 +158,14 @@ def _elementwise(node: Node, args: Sequence[Sharded]) -> Sharded:
     each = zip(*(arg.parts for arg in args), strict=True)
     parts = tuple(G.alu(node.attr[0], *parts) for parts in each)
     return Sharded(args[0].cuts, parts, args[0].axes)
+
+
+def _barrier(node: Node, args: Sequence[Sharded]) -> Sharded:
+    """Each part waits for those of the others on its device, or for a part on another one."""
+    x, *others = args
+    waited = ([each.parts[number % len(each.parts)] for each in others] for number in count())
+    parts = tuple(barrier(part, wait) for part, wait in zip(x.parts, waited, strict=False))
+    return Sharded(x.cuts, parts, x.axes)
 
 
 def _const(node: Node, args: Sequence[Sharded]) -> Sharded:
@@ -416,7 +426,9 @@ def _copy(node: Node, args: Sequence[Sharded]) -> Sharded:
 _SAME_VALUE: Final = frozenset({"contiguous"})
 _MOVED: Final = frozenset({"reshape", "expand", "permute", "slice"})
 _OF_PARTIAL: Final = (
-    _SAME_VALUE | _MOVED | {"detach", "alu", "cast", "bitcast", "copy", "custom_grad", "write"}
+    _SAME_VALUE
+    | _MOVED
+    | {"barrier", "detach", "alu", "cast", "bitcast", "copy", "custom_grad", "write"}
 )
 
 # For each kind of node on several devices, what they hold, given what they hold of its sources.
@@ -425,6 +437,7 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("alu", "cast", "bitcast", "contiguous"), _elementwise),
     # As their sources: a sum that is partial is added up once, whoever reads it.
     **dict.fromkeys(("custom_grad", "detach"), lambda node, args: args[0]),
+    "barrier": _barrier,
     "random": _random,
     "reduce": _reduce,
     "reshape": _reshape,

@@ -91,9 +91,12 @@ def chirp(size: int, dtype: DType, device: Place) -> Tensor:
     return _table("chirp", (size,), dtype, device)
 
 
-def chirp_spectrum(size: int, padded: int, dtype: DType, device: Place) -> Tensor:
-    """The transform of the conjugate chirp, around 0, in `padded` points: of shape (2, padded)."""
-    return _table("chirp spectrum", (size, padded), dtype, device)
+def chirp_spectrum(size: int, padded: int, results: int, dtype: DType, device: Place) -> Tensor:
+    """The transform of the conjugate chirp, around 0, in `padded` points: of shape (2, padded).
+
+    From the places given to those of the first `results` numbers, it is that far ahead.
+    """
+    return _table("chirp spectrum", (size, padded, results), dtype, device)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -127,10 +130,12 @@ def _chirp(size: int) -> npt.NDArray[np.complex128]:
     return _turns(places * places % (2 * size), 2 * size)
 
 
-def _chirp_spectrum(size: int, padded: int) -> npt.NDArray[np.complex128]:
+def _chirp_spectrum(size: int, padded: int, results: int) -> npt.NDArray[np.complex128]:
+    conjugate = _chirp(size).conj()
+    behind = min(size - 1, padded - results)
     line = np.zeros(padded, np.complex128)
-    line[:size] = _chirp(size).conj()
-    line[padded - size + 1 :] = line[1:size][::-1]
+    line[:results] = conjugate[:results]
+    line[padded - behind :] = conjugate[behind:0:-1]
     return np.fft.fft(line)
 
 

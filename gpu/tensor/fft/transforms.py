@@ -22,7 +22,8 @@ from gpu.compiler.ir.dims import is_symbolic
 from gpu.core.dtype import complex_of, dtypes
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, Unsupported
 from gpu.tensor.arguments import axes_of, axis_of, choice, integer
-from gpu.tensor.fft.lines import half_spectrum, of_half_spectrum, resized, transformed
+from gpu.tensor.fft.lines import resized, transformed
+from gpu.tensor.fft.real import half_spectrum, of_half_spectrum
 from gpu.tensor.gradients import check_tensor
 from gpu.tensor.tensor import Tensor
 

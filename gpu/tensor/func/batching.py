@@ -12,12 +12,14 @@ from typing import Final
 from gpu.compiler.ir.dims import Dim, has_symbols
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.barrier import barrier
 from gpu.compiler.ir.graph.grid import moved_cuts
 from gpu.core.errors import Unsupported
 from gpu.runtime.origins import copy_origin
 from gpu.runtime.status import CHECKED
 from gpu.tensor import customgrad
 from gpu.tensor.loops import Bound, given, make_loop
+from gpu.tensor.recompute import is_recomputed, recomputed
 
 
 class Batch:
@@ -147,11 +149,18 @@ def _random(node: Node, batch: Batch) -> Node:
     return G.random_bits(batch.of(node.src[0]), (batch.size, *node.shape))
 
 
+def _barrier(node: Node, batch: Batch) -> Node:
+    x, *others = map(batch.of, node.src)
+    return barrier(x, others)
+
+
 def _custom_grad(node: Node, batch: Batch) -> Node:
     rule, *numbers = node.attr
     first, *operands = map(batch.of, node.src)
     if rule == "argument":  # of a derivative that is known by now
         return first
+    if is_recomputed(node):  # what it begins with in the graph of the batch is found anew
+        return recomputed([first], operands)[0]
     if rule == "given":
         raise Unsupported(
             f"vmap of {node!r}, whose gradient is a function's, as that of a collective is: call it"
@@ -286,6 +295,7 @@ RULES: Final[dict[str, Rule]] = {
     "random": _random,
     "contiguous": lambda node, batch: G.contiguous(batch.of(node.src[0]), *node.attr),
     "detach": lambda node, batch: G.detach(batch.of(node.src[0])),
+    "barrier": _barrier,
     "custom_grad": _custom_grad,
     "copy": _copy,
     "multi": _multi,

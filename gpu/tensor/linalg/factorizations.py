@@ -136,7 +136,11 @@ def lu(A: Tensor, *, pivot: bool = True) -> LU:
 
     L is (..., m, k) and U (..., k, n), where k = min(m, n). Raises as `lu_factor_ex`.
     """
-    both, pivots, _ = factored(A, pivot, None)
+    return unpacked(*factored(A, pivot, None)[:2])
+
+
+def unpacked(both: Tensor, pivots: Tensor) -> LU:
+    """P, L and U of both factors in one matrix."""
     rows, columns = both.shape[-2:]
     steps = min(rows, columns)
     lower = both[..., :, :steps].tril(-1) + Tensor.eye(

@@ -244,6 +244,69 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return _cosine(base, self.eta_min, step / length)
 
 
+class CyclicLR(LRScheduler):
+    """From `base_lr` up to `max_lr` and down again, over and over (arXiv 1506.01186).
+
+    Args:
+        optimizer: whose rates are changed; what they are does not matter.
+        base_lr: the lowest rate, one or one for each optimiser of a group.
+        max_lr: the highest rate likewise.
+        step_size_up: how many steps it goes up.
+        step_size_down: how many down; as many as up if None.
+        mode: "triangular", "triangular2" where each cycle is half as high as the one before, or
+            "exp_range" where the height shrinks by `gamma` with each step.
+        gamma: as told.
+        scale_fn: the height in the place of `mode`, of the cycle's number from 1 or of the step.
+        scale_mode: which of both `scale_fn` takes: "cycle" or "iterations".
+        cycle_momentum: raises Unsupported if set: the momentum of an optimiser is fixed.
+        last_epoch: the step before the first.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float | Sequence[float],
+        max_lr: float | Sequence[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[int], float] | None = None,
+        scale_mode: str = "cycle",
+        cycle_momentum: bool = False,
+        *,
+        last_epoch: int = -1,
+    ):
+        if cycle_momentum:
+            raise Unsupported("cycle_momentum: the momentum of an optimiser here is fixed")
+        choice(mode, "mode", ("triangular", "triangular2", "exp_range"))
+        choice(scale_mode, "scale_mode", ("cycle", "iterations"))
+        self.up = count(step_size_up, "step_size_up")
+        self.total = self.up + count(
+            step_size_up if step_size_down is None else step_size_down, "step_size_down"
+        )
+        self.low_lrs = _rates(optimizer, base_lr, "base_lr")
+        self.max_lrs = _rates(optimizer, max_lr, "max_lr")
+        by_mode: dict[str, Lambda] = {
+            "triangular": lambda cycle: 1.0,
+            "triangular2": lambda cycle: 0.5 ** (cycle - 1),
+            "exp_range": lambda step: gamma**step,
+        }
+        self.scale_fn = by_mode[mode] if scale_fn is None else scale_fn
+        self.by_cycle = scale_mode == "cycle" if scale_fn is not None else mode != "exp_range"
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, number: int, step: int) -> float:
+        """See `LRScheduler`."""
+        cycle, place = divmod(step, self.total)
+        done = (
+            place / self.up if place <= self.up else (self.total - place) / (self.total - self.up)
+        )
+        height = done * self.scale_fn(cycle + 1 if self.by_cycle else step)
+        low = self.low_lrs[number]
+        return low + (self.max_lrs[number] - low) * height
+
+
 class OneCycleLR(LRScheduler):
     """Up to `max_lr` and down to almost nothing (arXiv 1708.07120).
 
@@ -285,10 +348,7 @@ class OneCycleLR(LRScheduler):
                 raise InvalidValue("OneCycleLR needs total_steps, or epochs and steps_per_epoch")
             total_steps = count(epochs, "epochs") * count(steps_per_epoch, "steps_per_epoch")
         self.total_steps = count(total_steps, "total_steps")
-        members = len(_members(optimizer))
-        self.max_lrs = [max_lr] * members if isinstance(max_lr, int | float) else list(max_lr)
-        if len(self.max_lrs) != members:
-            raise InvalidValue(f"max_lr has {len(self.max_lrs)} rates for {members} optimisers")
+        self.max_lrs = _rates(optimizer, max_lr, "max_lr")
         first, last = 1 / div_factor, 1 / (div_factor * final_div_factor)
         up = share(pct_start, "pct_start") * self.total_steps - 1
         phases = [(0.0, first), (up, 1.0)]
@@ -451,6 +511,15 @@ def _begun_anew(schedulers: Sequence[LRScheduler], optimizer: Optimizer | None) 
     for each in schedulers:
         each.base_lrs = schedulers[0].base_lrs
     return shared
+
+
+def _rates(optimizer: Optimizer, given: float | Sequence[float], name: str) -> list[float]:
+    """A rate for each optimiser."""
+    members = len(_members(optimizer))
+    rates = [given] * members if isinstance(given, int | float) else list(given)
+    if len(rates) != members:
+        raise InvalidValue(f"{name} has {len(rates)} rates for {members} optimisers")
+    return rates
 
 
 def _lambdas(optimizer: Optimizer, given: Lambda | Sequence[Lambda]) -> list[Lambda]:

@@ -25,6 +25,7 @@ simd_count 192
 simd_per_cu 2
 array_count 12
 simd_arrays_per_engine 2
+cu_per_simd_array 8
 lds_size_in_kb 64
 max_slots_scratch_cu 32
 gfx_target_version 110000

@@ -59,6 +59,8 @@ random      ()                                   Threefry-2x32 bits; the source 
                                                  then the 64-bit counter of element 0
 contiguous  (identity,)                          the source, placed in memory of its own
 detach      ()                                   the source, through which no gradient flows
+barrier     ()                                   source, others: the source; what reads it waits for
+                                                 the others, and is apart from what reads the source
 custom_grad (rule, number, ...)                  source, operands: the source, whose gradient goes
                                                  to the operands by a rule of its own
 copy        ()                                   the source, on the node's device
@@ -223,7 +225,7 @@ def check(node: Node) -> Node:
     return node
 
 
-_BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
+_BETWEEN_DEVICES: Final = frozenset({"barrier", "custom_grad", "copy", "multi", "part"})
 MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
 LOOPING: Final = frozenset({"scatter", "scan", "cumcount", "reorder", "interleave"})
 """Kinds whose kernels have loops, or places they store to, unlike any other's."""

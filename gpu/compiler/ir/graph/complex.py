@@ -354,7 +354,8 @@ def _custom_grad(node: Node, done: Lowered) -> Node:
     """For complex numbers too, rules give a gradient for each operand, whatever the value."""
     first, *operands = (done[source] for source in node.src)
     rule, *numbers = node.attr
-    if rule not in ("flat", "own", "argument", "checked"):
+    real = rule == "recomputed" and not any(source.dtype.is_complex for source in node.src)
+    if rule not in ("flat", "own", "argument", "checked") and not real:
         _refuse(node)
     if not node.dtype.is_complex:
         return G.custom_grad(rule, first, operands, *numbers)

@@ -247,5 +247,5 @@ RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "fft": _run_fft,
     "multi": _run_multi,
     "part": _run_part,
-    **dict.fromkeys(("contiguous", "detach", "custom_grad", "copy"), _run_same),
+    **dict.fromkeys(("contiguous", "detach", "barrier", "custom_grad", "copy"), _run_same),
 }

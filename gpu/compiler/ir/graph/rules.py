@@ -392,6 +392,7 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "fft": (-1, _check_fft),
     "contiguous": (1, _check_same),
     "detach": (1, _check_same),
+    "barrier": (-1, _check_same),
     "custom_grad": (-1, _check_same),
     "copy": (1, _check_copy),
     "multi": (-1, _check_multi),
