@@ -80,7 +80,7 @@ class Interrupted(Simulated):
         patch.setattr(self.allocator, "free", free)
         native = hotcode.hot_code()
         noticed = native._replace(
-            launches=tuple(self.cuda.noticed("launch", each) for each in native.launches),
+            launch=self.cuda.noticed("launch", native.launch),
             replay=self.cuda.noticed("replay", native.replay),
         )
         patch.setattr("gpu.backends.cuda.program.hot_code", lambda: noticed)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpu.backends.cuda.hotcode import MOST
 from gpu.backends.cuda.program import count_parameters
 from gpu.core.errors import (
     CompileError,
@@ -161,9 +160,9 @@ def test_threads_launch_with_arguments_of_their_own(cuda: Opened) -> None:
     assert len(seen) == 800 and all(first == second for _, first, second in seen)
 
 
-def test_more_arguments_than_native_code_takes(cuda: Opened) -> None:
+def test_any_number_of_arguments_is_passed(cuda: Opened) -> None:
     rng = np.random.default_rng(3)
-    for buffers in (0, 1, MOST, MOST + 1, 40):
+    for buffers in (0, 1, 12, 13, 40):
         values = [int(n) for n in rng.integers(-(2**62), 2**62, rng.integers(0, 3))]
         program = cuda.program(buffers=buffers, values=len(values), written=0)
         memories = [cuda.allocator.alloc(8) for _ in range(buffers)]

@@ -8,10 +8,9 @@ of other libraries may in any way.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate, chain
-from operator import attrgetter
 from typing import Final, cast
 
 from gpu.backends.cpu.native import native_pointer
@@ -194,13 +193,19 @@ class _Made:
         made, so that its order might not do. Raises InvalidType, InvalidValue, DeviceLost.
         """
         held = self._held
-        for slot in self._moving:
-            held[slot] = memories[slot]
-        if held != memories:
-            self._move(memories)
-        self._moving_memories = moving = [*map(memories.__getitem__, self._moving)]
+        moving: list[CudaMemory] = []
+        now: list[int | None] = []
         try:
-            now = [*map(_address, moving), *map(vals.__getitem__, self._taken)]
+            for slot in self._moving:
+                memory = held[slot] = memories[slot]
+                moving.append(memory)
+                now.append(memory.address)
+            if held != memories:
+                self._move(memories)
+                return self.update(memories, vals)
+            self._moving_memories = moving
+            if self._taken:
+                now += [vals[i] for i in self._taken]
             if now == self._now:
                 return True
             if not self._coincides(memories, moving):
@@ -246,8 +251,9 @@ class _Made:
 
     def _coincides(self, memories: Sequence[CudaMemory], moving: Sequence[CudaMemory]) -> bool:
         """Whether memory is shared among slots as it was when the graph was made."""
-        if self._is_apart and not any(map(_is_borrowed, moving)):
-            return self._standing.isdisjoint(moving) and len({*moving}) == len(moving)
+        if self._is_apart and not _borrows(moving):
+            different = {*moving}
+            return len(different) == len(moving) and self._standing.isdisjoint(different)
         if _shared(memories) != self._shared:
             return False
         self._is_apart = _are_apart(memories, self._shared)
@@ -346,13 +352,17 @@ class _Setter:
             self._context.check(code, f"give {name} new arguments in a graph")
 
 
-_is_borrowed: Final = attrgetter("is_borrowed")
-_address: Final = attrgetter("address")
+def _borrows(memories: Iterable[CudaMemory]) -> bool:
+    """Whether any is of another library."""
+    for memory in memories:  # noqa: SIM110 - any() takes several times as long
+        if memory.is_borrowed:
+            return True
+    return False
 
 
 def _shared(memories: Sequence[CudaMemory]) -> list[int]:
     """For each memory the place of the first that it shares bytes with, by way of others too."""
-    if any(map(_is_borrowed, memories)):
+    if _borrows(memories):
         return _overlapping([(memory.address or 0, memory.nbytes) for memory in memories])
     first: dict[CudaMemory, int] = {}
     return [first.setdefault(memory, i) for i, memory in enumerate(memories)]
@@ -360,7 +370,7 @@ def _shared(memories: Sequence[CudaMemory]) -> list[int]:
 
 def _are_apart(memories: Sequence[CudaMemory], shared: list[int]) -> bool:
     """Whether each is an allocation of ours that no other is: then looking for others is quick."""
-    return shared == [*range(len(memories))] and not any(map(_is_borrowed, memories))
+    return shared == [*range(len(memories))] and not _borrows(memories)
 
 
 def _overlapping(ranges: Sequence[tuple[int, int]]) -> list[int]:

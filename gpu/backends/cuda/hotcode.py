@@ -9,8 +9,7 @@ having done nothing. Words of its block:
 0, 1  cuCtxGetCurrent, and the CUcontext that it has to give
 2     cuLaunchKernelEx
 3     to 5: what that is given: CUlaunchConfig, CUfunction, `extra`
-6     where the arguments of the launch are put
-7     for the current context
+6     for the current context
 ====  ==================================================================
 
 A replay's nodes get the arguments that are others than before. Words of its block:
@@ -38,25 +37,19 @@ from gpu.backends.cpu.native import native_function
 from gpu.core.objload import LoadedObject
 
 OTHER_CONTEXT: Final = -1  # no CUresult
-MOST: Final = 12
-"""Arguments that a launch takes as arguments of its own; more are packed before."""
-LAUNCH_WORDS: Final = 8
-REPLAY_WORDS: Final = 12
 IS_SET: Final = 7
 REFUSED: Final = 11
 
 
 class HotCode(NamedTuple):
-    """The functions; all give a CUresult.
+    """The functions; each takes a block and gives a CUresult.
 
     Attributes:
         code: keeps them.
-        launches: by how many arguments they put before they launch; they take a block and those.
-        replay: takes a block.
     """
 
     code: LoadedObject
-    launches: tuple[Callable[..., int], ...]
+    launch: Callable[..., int]
     replay: Callable[..., int]
 
 
@@ -65,15 +58,14 @@ def hot_code() -> HotCode:
     """The functions of this process. Raises Unsupported where no compiler for them is there."""
     code = load_ir(_source)
 
-    def function(name: str, words: int) -> Callable[..., Any]:
-        return native_function(code.address(name), f"int(*)(void *{', int64_t' * words})")
+    def function(name: str) -> Callable[..., Any]:
+        return native_function(code.address(name), "int(*)(void *)")
 
-    launches = tuple(function(f"launch{count}", count) for count in range(MOST + 1))
-    return HotCode(code, launches, function("replay", 0))
+    return HotCode(code, function("launch"), function("replay"))
 
 
 def _source(_: str) -> str:
-    return "\n".join([*map(_launch, range(MOST + 1)), _REPLAY])
+    return _LAUNCH + _REPLAY
 
 
 def _word(number: int, kind: str, name: str) -> str:
@@ -84,17 +76,11 @@ def _word(number: int, kind: str, name: str) -> str:
     )
 
 
-def _launch(count: int) -> str:
-    puts = "".join(
-        f"  %w{i} = getelementptr i64, ptr %words, i64 {i}\n  store i64 %a{i}, ptr %w{i}, align 8\n"
-        for i in range(count)
-    )
-    return f"""
-define i32 @launch{count}(ptr %block{"".join(f", i64 %a{i}" for i in range(count))}) nounwind {{
+_LAUNCH: Final = f"""
+define i32 @launch(ptr %block) nounwind {{
 entry:
-{_word(0, "ptr", "get")}{_word(1, "i64", "ours")}{_word(6, "ptr", "words")}
-{puts}
-  %current.at = getelementptr i64, ptr %block, i64 7
+{_word(0, "ptr", "get")}{_word(1, "i64", "ours")}
+  %current.at = getelementptr i64, ptr %block, i64 6
   %asked = call i32 %get(ptr %current.at)
   %current = load i64, ptr %current.at, align 8
   %failed = icmp ne i32 %asked, 0
@@ -110,7 +96,8 @@ go:
 out:
   %result = phi i32 [ {OTHER_CONTEXT}, %entry ], [ {OTHER_CONTEXT}, %look ], [ %code, %go ]
   ret i32 %result
-}}"""
+}}
+"""
 
 
 _REPLAY: Final = f"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -14,7 +14,7 @@ from gpu.backends.cpu.native import native_pointer
 from gpu.backends.cuda import codes
 from gpu.backends.cuda.codes import Result
 from gpu.backends.cuda.context import CudaContext
-from gpu.backends.cuda.hotcode import MOST, OTHER_CONTEXT, hot_code
+from gpu.backends.cuda.hotcode import OTHER_CONTEXT, hot_code
 from gpu.backends.cuda.library import Words, launch_config
 from gpu.backends.cuda.memory import CudaAllocator, CudaMemory
 from gpu.backends.cuda.streams import Event
@@ -146,13 +146,9 @@ class CudaProgram(Program):
         self._block = block = Words.of(
             *(library.address("cuCtxGetCurrent"), context.handle),
             *(library.address("cuLaunchKernelEx"), config.address, function[0], extra),
-            *(self._arguments.words.address, 0),
+            0,
         )
-        launches, count = hot_code().launches, self._buffers + bool(self._size) + self._values
-        # Values are packed: cffi would take a float of numpy's, and cut it.
-        is_packed = bool(self._values) or count > MOST
-        start = partial(launches[0 if is_packed else count], native_pointer(block.address))
-        self._launch = partial(self._launch_packed, start) if is_packed else start
+        self._launch = partial(hot_code().launch, native_pointer(block.address))
         self.function = function[0]
 
     def __call__(
@@ -173,19 +169,22 @@ class CudaProgram(Program):
             streams = context.streams
             streams.ticket = ticket = streams.ticket + 1
             launched = (ticket, self, (*bufs, *vals) if vals else bufs, users_place())
+            addresses: list[int | None] = []
             try:
                 for memory in given:
                     memory.ticket = ticket
+                    addresses.append(memory.address)
                 context.launched.append(launched)
-                code = self._launch(*map(_address, given), *vals)
-                if code == OTHER_CONTEXT:
-                    context.enter()
-                    code = self._launch(*map(_address, given), *vals)
-            except (AttributeError, TypeError, OverflowError, struct.error):
+                self._layout.pack_into(self._arguments.words.memory, 0, *addresses, *vals)
+            except (AttributeError, TypeError, struct.error):
                 context.launched.take_back(launched)
                 self.refuse(bufs, vals)
                 raise
+            code = self._launch()
             if code:
+                if code == OTHER_CONTEXT:
+                    context.enter()
+                    code = self._launch()
                 context.check(code, f"launch {self.name}")
         return None
 
@@ -196,11 +195,6 @@ class CudaProgram(Program):
             self.load()
         if context.retired:
             context.give_back_ended()
-
-    def _launch_packed(self, start: Callable[[], int], *words: int) -> int:
-        """With arguments that are not put by native code."""
-        self._layout.pack_into(self._arguments.words.memory, 0, *words)
-        return start()
 
     def arguments(self) -> Arguments:
         """Room for the arguments of a launch."""
