@@ -1,6 +1,6 @@
 """What a launch and a replay do in native code, as LLVM IR: calls of libcuda, no Python between.
 
-Both take a block of 64-bit words that Python owns.
+Both take a block of 64-bit words that Python owns; a launch its packed arguments, too.
 
 A launch asks for the thread's context and launches if it is ours: else it gives `OTHER_CONTEXT`,
 having done nothing. Words of its block:
@@ -9,7 +9,8 @@ having done nothing. Words of its block:
 0, 1  cuCtxGetCurrent, and the CUcontext that it has to give
 2     cuLaunchKernelEx
 3     to 5: what that is given: CUlaunchConfig, CUfunction, `extra`
-6     for the current context
+6     where `extra` has the address of the arguments: no other launch comes between
+7     for the current context
 ====  ==================================================================
 
 A replay's nodes get the arguments that are others than before. Words of its block:
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from gpu.backends.cpu.ircode import load_ir
 from gpu.backends.cpu.native import native_function
@@ -42,7 +43,7 @@ REFUSED: Final = 11
 
 
 class HotCode(NamedTuple):
-    """The functions; each takes a block and gives a CUresult.
+    """The functions; each takes a block and gives a CUresult, `launch` arguments behind it.
 
     Attributes:
         code: keeps them.
@@ -58,10 +59,8 @@ def hot_code() -> HotCode:
     """The functions of this process. Raises Unsupported where no compiler for them is there."""
     code = load_ir(_source)
 
-    def function(name: str) -> Callable[..., Any]:
-        return native_function(code.address(name), "int(*)(void *)")
-
-    return HotCode(code, function("launch"), function("replay"))
+    launch = native_function(code.address("launch"), "int(*)(void *, char const *)")
+    return HotCode(code, launch, native_function(code.address("replay"), "int(*)(void *)"))
 
 
 def _source(_: str) -> str:
@@ -77,10 +76,10 @@ def _word(number: int, kind: str, name: str) -> str:
 
 
 _LAUNCH: Final = f"""
-define i32 @launch(ptr %block) nounwind {{
+define i32 @launch(ptr %block, ptr %arguments) nounwind {{
 entry:
 {_word(0, "ptr", "get")}{_word(1, "i64", "ours")}
-  %current.at = getelementptr i64, ptr %block, i64 6
+  %current.at = getelementptr i64, ptr %block, i64 7
   %asked = call i32 %get(ptr %current.at)
   %current = load i64, ptr %current.at, align 8
   %failed = icmp ne i32 %asked, 0
@@ -90,7 +89,8 @@ look:
   br i1 %same, label %go, label %out
 go:
 {_word(2, "ptr", "start")}{_word(3, "ptr", "config")}{_word(4, "ptr", "function")}
-{_word(5, "ptr", "extra")}
+{_word(5, "ptr", "extra")}{_word(6, "ptr", "put")}
+  store ptr %arguments, ptr %put, align 8
   %code = call i32 %start(ptr %config, ptr %function, ptr null, ptr %extra)
   br label %out
 out:

@@ -36,6 +36,7 @@ class Arguments:
     Attributes:
         words: the arguments, packed.
         extra: address of what tells a launch where they are and how many bytes.
+        put: where that has the address of the arguments.
     """
 
     def __init__(self, count: int):
@@ -47,6 +48,7 @@ class Arguments:
             codes.LAUNCH_END,
         )
         self.extra = self._list.address
+        self.put = self.extra + _WORD_BYTES
 
 
 class CudaProgram(Program):
@@ -141,12 +143,12 @@ class CudaProgram(Program):
                 function[0], codes.FUNCTION_DYNAMIC_SHARED, self.shared
             )
             context.check(allowed, f"give {self.name} {self.shared:,} bytes of shared memory")
-        stream, extra = context.streams.launches, self._arguments.extra
+        stream, arguments = context.streams.launches, self._arguments
         self._config = config = launch_config(self.grid, self.block, self.shared, stream)
         self._block = block = Words.of(
             *(library.address("cuCtxGetCurrent"), context.handle),
-            *(library.address("cuLaunchKernelEx"), config.address, function[0], extra),
-            0,
+            *(library.address("cuLaunchKernelEx"), config.address, function[0]),
+            *(arguments.extra, arguments.put, 0),
         )
         self._launch = partial(hot_code().launch, native_pointer(block.address))
         self.function = function[0]
@@ -175,16 +177,16 @@ class CudaProgram(Program):
                     memory.ticket = ticket
                     addresses.append(memory.address)
                 context.launched.append(launched)
-                self._layout.pack_into(self._arguments.words.memory, 0, *addresses, *vals)
+                arguments = self._layout.pack(*addresses, *vals)
             except (AttributeError, TypeError, struct.error):
                 context.launched.take_back(launched)
                 self.refuse(bufs, vals)
                 raise
-            code = self._launch()
+            code = self._launch(arguments)
             if code:
                 if code == OTHER_CONTEXT:
                     context.enter()
-                    code = self._launch()
+                    code = self._launch(arguments)
                 context.check(code, f"launch {self.name}")
         return None
 
