@@ -60,7 +60,7 @@ class Buffer(Unpicklable):
 
     def __init__(self, device: str, size: int, dtype: DType):
         """Raises InvalidType and InvalidValue for what is no number of elements or no dtype."""
-        self._allocator: Allocator[Any] | None = None  # first: the finalizer looks at it
+        self._allocator: Allocator[Any] | None = None
         if not isinstance(dtype, DType):
             raise InvalidType(f"a buffer's dtype must be one of dtypes, as float32; got {dtype!r}")
         self.device, self.dtype = device, dtype
@@ -154,12 +154,13 @@ class Buffer(Unpicklable):
         return self.duplicate()
 
     def __del__(self) -> None:
-        if self._allocator is None:
+        allocator = getattr(self, "_allocator", None)  # not even set where Ctrl-C came before
+        if allocator is None:
             return
         if self.dtype.is_image:  # a name of this module might be gone already when Python exits
-            self._allocator.free_image(self._memory, cast(ImageDType, self.dtype))
+            allocator.free_image(self._memory, cast(ImageDType, self.dtype))
         else:
-            self._allocator.free(self._memory, self.size * self.dtype.itemsize)
+            allocator.free(self._memory, self.size * self.dtype.itemsize)
 
     def copy_in(self, data: npt.NDArray[Any]) -> Buffer:
         """Copies a numpy array of the same dtype and size into the buffer; returns the buffer.

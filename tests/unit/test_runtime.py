@@ -299,3 +299,9 @@ def test_a_long_sum_is_shared_out() -> None:
     ]
     assert len(kernels) == 2 and "worker" in kernels[0] and "worker" not in kernels[1]
     assert x.sum().item() == pytest.approx(float(x.numpy().astype(np.float64).sum()), abs=1e-2)
+
+
+def test_a_buffer_that_was_not_even_begun_has_nothing_to_give_back() -> None:
+    """As where Ctrl-C comes before the first line of its making: an error would be printed."""
+    begun = Buffer.__new__(Buffer)
+    begun.__del__()
