@@ -260,9 +260,7 @@ def memories_of(buffers: Sequence[Buffer]) -> list[Any]:
 
     What other processes send is not there before it has been waited for, which its property does.
     """
-    return [
-        b._memory if type(b) is Buffer and b._memory is not None else b.memory for b in buffers
-    ]
+    return [b._memory if type(b) is Buffer and b._memory is not None else b.memory for b in buffers]
 
 
 class _HostMemory:

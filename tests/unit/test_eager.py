@@ -78,7 +78,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[], object], int]] = {
     "replay": (lambda: add_one(A), 85),
     "layers": (lambda: layers(X), 120),
     "row": (row, 220),
-    "train": (train, 1400),
+    "train": (train, 1420),
 }
 
 COUNTING = """

@@ -20,6 +20,7 @@ from gpu.compiler.targets.cpu import host_target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import OutOfMemory, ShapeError
 from gpu.runtime.allocator import LRUAllocator
+from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, is_computed, prepare
 from gpu.runtime.explain import explain
