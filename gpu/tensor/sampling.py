@@ -47,22 +47,6 @@ class Sampling(Randomness, Ordering):
         places = first_places(Keys(key, 63), count)
         return cls._wrap(G.contiguous(G.cast(places, element)))
 
-    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Normal numbers of this mean and standard deviation, written into self."""
-        check_number(mean, "mean")
-        check_number(std, "std")
-        self._refuse_leaf()
-        self._set(self.randn_like().mul(std).add(mean)._node)
-        return self
-
-    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
-        """Numbers of low..high, each as likely, written into self."""
-        check_number(low, "low")
-        check_number(high, "high")
-        self._refuse_leaf()
-        self._set(self.rand_like().mul(high - low).add(low)._node)
-        return self
-
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
         """Places drawn with the probability that self, weights along the last axis, gives them.
 

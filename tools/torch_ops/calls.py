@@ -34,6 +34,16 @@ def unpacked(name: str) -> Call:
     return called
 
 
+def drawn(name: str) -> Call:
+    """A distribution, which is written into what is given."""
+    method = getattr(Tensor, f"{name}_")
+
+    def called(x: Tensor, *parameters: float, **options: Any) -> Any:
+        return method(x.clone(), *parameters, **options)
+
+    return called
+
+
 _WRITTEN: Final[Mapping[str, Call]] = {
     "max/binary": Tensor.maximum,
     "min/binary": Tensor.minimum,
@@ -61,6 +71,11 @@ _WRITTEN: Final[Mapping[str, Call]] = {
         *("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "block_diag", "meshgrid"),
         *("atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors"),
     )
+} | {
+    name: drawn(name)
+    for name in ("cauchy", "exponential", "geometric", "log_normal", "uniform")
+} | {
+    "normal/in_place": drawn("normal"),
 }  # fmt: skip
 """What is written in another way here."""
 

@@ -6,7 +6,6 @@ from that of the method of a tensor, as in `gelu`, it is torch's.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 from gpu.core.dtype import DType, accumulator
@@ -191,9 +190,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: in
     With `hard` it is 1 at the largest and 0 elsewhere, and has the gradient of the soft one.
     """
     wide = logits.cast(accumulator(logits._as_float().dtype))
-    # A uniform number may be 0, and never is 1.
-    waiting = wide.rand_like().neg().log1p().neg().clamp(min_=math.ldexp(1.0, -30))
-    soft = wide.sub(waiting.log()).div(tau).softmax(dim).cast(logits._as_float().dtype)
+    soft = wide.sub(wide._waiting().log()).div(tau).softmax(dim).cast(logits._as_float().dtype)
     if not hard:
         return soft
     first = soft.argmax(dim, keepdim=True)
