@@ -11,11 +11,11 @@ from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor import customgrad
 from gpu.tensor.arguments import Operand, integer
 from gpu.tensor.base import broadcast_shape
-from gpu.tensor.distributions import Distributions
 from gpu.tensor.matmul import Matmul
+from gpu.tensor.sampling import Sampling
 
 
-class Products(Matmul, Distributions):
+class Products(Matmul, Sampling):
     """Sequences of products, softmaxes and sums."""
 
     __slots__ = ()

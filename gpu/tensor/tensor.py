@@ -13,8 +13,9 @@ from gpu.tensor.cudaarrays import INTERFACE, NOT_OFFERED
 from gpu.tensor.decompositions import Decompositions
 from gpu.tensor.display import Display
 from gpu.tensor.distribution import Distribution
+from gpu.tensor.draws import Draws
 from gpu.tensor.indexed import Indexed
-from gpu.tensor.inplace import InPlace, with_methods_in_place
+from gpu.tensor.inplace import with_methods_in_place
 from gpu.tensor.interop import Interop
 from gpu.tensor.interpolation import Interpolation
 from gpu.tensor.loss import Loss
@@ -31,8 +32,8 @@ from gpu.tensor.synonyms import accepts_torch_keywords
 @with_methods_in_place
 @accepts_torch_keywords
 class Tensor(
-    InPlace, Operators, Products, Decompositions, Distribution, Indexed, ComplexParts, Special,
-    Loss, Interpolation, Convolution, Pooling, Normalization, Notation, Creation, Casts, Interop,
+    Draws, Operators, Products, Decompositions, Distribution, Indexed, ComplexParts, Special, Loss,
+    Interpolation, Convolution, Pooling, Normalization, Notation, Creation, Casts, Interop,
     Sharding, Copying, Display,
 ):  # fmt: skip
     """A tensor: a lazy value on a device, computed when it is asked for.

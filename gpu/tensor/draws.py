@@ -8,12 +8,13 @@ from typing import Self, Unpack
 from gpu.core.dtype import DType, accumulator, dtypes, to_dtype
 from gpu.core.errors import DTypeError, InvalidValue
 from gpu.core.floatlimits import limits_of
-from gpu.tensor.arguments import Operand, check_number
+from gpu.tensor.arguments import check_number
 from gpu.tensor.creation import Placement
+from gpu.tensor.inplace import InPlace
 from gpu.tensor.sampling import Sampling
 
 
-class Distributions(Sampling):
+class Draws(InPlace, Sampling):
     """Draws as many as there are elements; a write in place is one as `x += y` is."""
 
     __slots__ = ()
@@ -34,22 +35,25 @@ class Distributions(Sampling):
         drawn = self.randint(self.shape, low=first, high=end, **self._placed(placement))
         return drawn.cast(element)._finished(asked)
 
-    def bernoulli(self, p: Operand | None = None) -> Self:
+    def bernoulli(self, p: float | Self | None = None) -> Self:
         """1 with the probability that the element of self is, else 0, in the dtype of self.
 
         With `p`, a number or a tensor that broadcasts to self, that is the probability. Gradients
-        are 0. Raises DTypeError for probabilities that are no floats and InvalidValue for a number
-        `p` outside of 0..1; elements of tensors are not checked.
+        are 0. Raises DTypeError for probabilities that are no floats, ShapeError where they do not
+        broadcast, and InvalidValue for a number `p` outside of 0..1; elements are not checked.
         """
-        chance: Operand = self.detach() if p is None else p
-        if isinstance(chance, int | float):
+        chance = self.detach() if p is None else p
+        if not isinstance(chance, Draws):
+            check_number(chance, "p")
             if not 0 <= chance <= 1:
                 raise InvalidValue(f"p must be in 0..1, got {chance!r}")
-        elif isinstance(chance, Sampling) and not chance.dtype.is_float:
+        elif not chance.dtype.is_float:
             raise DTypeError(f"probabilities are floats, these are {chance.dtype.name}; give p=")
+        else:
+            chance = chance.expand(self.shape)
         return self._unit().lt(chance).cast(self.dtype)
 
-    def bernoulli_(self, p: Operand = 0.5) -> Self:
+    def bernoulli_(self, p: float | Self = 0.5) -> Self:
         """`bernoulli(p)`, written into self."""
         return self._filled_with(self.bernoulli(p))
 
@@ -99,8 +103,10 @@ class Distributions(Sampling):
 
         Without bounds all that the dtype holds from 0 on; of floats, up to where it holds each.
         """
+        kind = self.dtype
+        if not (kind.is_float or kind.is_int):
+            raise DTypeError(f"random_ writes integers, the tensor is {kind.name}")
         if low is None:
-            kind = self.dtype
             low = (2 << limits_of(kind).fraction_bits) + 1 if kind.is_float else int(kind.max) + 1
         return self._filled_with(self.randint_like(low, high))
 
@@ -123,5 +129,4 @@ class Distributions(Sampling):
 
     def _filled_with(self, drawn: Self) -> Self:
         self._refuse_leaf()
-        self._set(drawn.cast(self.dtype)._node)
-        return self
+        return self._overwritten(drawn)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor, jit
-from gpu.core.errors import DTypeError, InvalidValue
+from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 
 COUNT = 20_000
 # Each with the distribution function that it should have.
@@ -100,6 +100,10 @@ def test_each_replay_draws_anew() -> None:
     [
         (lambda: Tensor([1, 0]).bernoulli(), DTypeError, "int32; give p="),
         (lambda: Tensor([0.5]).bernoulli(1.5), InvalidValue, "0..1, got 1.5"),
+        (lambda: Tensor([0.5]).bernoulli(np.float32(2)), InvalidValue, "0..1, got"),
+        (lambda: Tensor([0.5]).bernoulli("half"), InvalidType, "p must be a number"),
+        (lambda: Tensor([0.5]).bernoulli_(Tensor([0.1, 0.9])), ShapeError, r"\[2\]"),
+        (lambda: Tensor(np.zeros(2, np.complex64)).random_(), DTypeError, "complex64"),
         (lambda: Tensor([1, 2]).exponential_(), DTypeError, "exponential_ writes floats"),
         (lambda: Tensor([1.0]).exponential_(0), InvalidValue, "above 0, got 0"),
         (lambda: Tensor([1.0]).geometric_(1.0), InvalidValue, "below 1, got 1.0"),
