@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def made(
 
 
 @pytest.mark.parametrize("number", QUANTISED, ids=[kind.name for kind in QUANTISED.values()])
-def test_quantised_types(number: int, device: str) -> None:
+def test_quantised_types(number: int, device: str, need: Callable[[str], None]) -> None:
     need("gguf")
     from gguf import quants
 
@@ -94,7 +95,7 @@ def test_plain_q8_types() -> None:
     np.testing.assert_array_equal(found.numpy(), half.astype(np.float32)[:, None] * q[:, :32])
 
 
-def test_a_file_of_ggml(tmp_path: Path, device: str) -> None:
+def test_a_file_of_ggml(tmp_path: Path, device: str, need: Callable[[str], None]) -> None:
     need("gguf")
     import gguf
 

@@ -207,7 +207,7 @@ class _Reader:
 
     def _count(self, what: str, least: int) -> int:
         """How many there are, if the file can hold so many of at least so many bytes."""
-        count = self._number(10, f"the number of {what}")
+        count: int = self._number(10, f"the number of {what}")
         if count > (self._data.size - self.position) // least:
             raise FormatError(
                 f"there should be {count:,} {what}, more than the file's {self._data.size:,} bytes"
