@@ -23,7 +23,8 @@ from gpu.core.errors import (
 from gpu.core.scalars import check_fits, promote_scalar
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters, storage
+from gpu.runtime.execute import storage
+from gpu.runtime.prepared import Counters
 from gpu.runtime.users import note_thread
 from gpu.tensor.cudaarrays import is_array
 from gpu.tensor.customgrad import own
