@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.dims import (
     Symbol,
@@ -12,14 +12,14 @@ from gpu.compiler.ir.dims import (
     plain,
     same_memory,
 )
-from gpu.compiler.ir.graph import Node, bodies_of, toposort
+from gpu.compiler.ir.graph import Node, bodies_of, fresh_memory, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
 from gpu.compiler.ir.graph.grid import layout_of
 from gpu.core.config import config, for_settings
 from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.bindings import earlier
-from gpu.runtime.buffer import Buffer
+from gpu.runtime.buffer import Buffer, memories_of
 from gpu.runtime.collectives import Exchange, StartForm
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
@@ -27,7 +27,7 @@ from gpu.runtime.hostcalls import HostForm, HostFunction
 from gpu.runtime.iteration import Iteration, LoopForm
 from gpu.runtime.origins import Origin, copy_origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
-from gpu.runtime.prepared import Counters, Prepared
+from gpu.runtime.prepared import Counters, Prepared, run_part
 from gpu.runtime.profile import is_profiling, lines_of
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import (
@@ -43,10 +43,11 @@ from gpu.runtime.recipe import (
     graph_symbols,
     keep_on_disk,
     load,
+    short_key,
 )
 from gpu.runtime.status import any_words, known_words, note_statuses
 from gpu.runtime.timeline import span
-from gpu.runtime.users import touching_alone
+from gpu.runtime.users import note_thread, touching_alone
 
 if TYPE_CHECKING:
     from gpu.compiler.shard.values import Sharded
@@ -59,12 +60,40 @@ Releases: TypeAlias = "Callable[[], list[Node]]"
 KEPT_KERNELS: Final = 4096
 _families: Recent[Key, Family] = Recent(KEPT_KERNELS)
 _schedules: Recent[tuple[Family, Key], Schedule] = Recent(KEPT_KERNELS)
+_small: Recent[Key, Small] = Recent(KEPT_KERNELS)
+
+
+class Small(NamedTuple):
+    """What computes small expressions that have one `short_key`, by launches alone.
+
+    Attributes:
+        schedule: what finds it among the schedules.
+        order: for each of its leaves the place of that among those of the short key.
+    """
+
+    schedule: tuple[Family, Key]
+    order: tuple[int, ...]
+
+
+class _Settings(NamedTuple):
+    """What settings say, here and now.
+
+    Attributes:
+        compiled: those that change what a graph compiles to.
+        is_timed: whether kernels are timed.
+        finds_nan: whether values are searched for the first NaN.
+    """
+
+    compiled: Key
+    is_timed: bool
+    finds_nan: bool
 
 
 def forget_compiled() -> None:
     """Has every graph be compiled again, or found on disk, when it is computed next."""
     _families.clear()
     _schedules.clear()
+    _small.clear()
 
 
 def is_computed(node: Node) -> bool:
@@ -104,6 +133,33 @@ def has_value(node: Node, value: Node) -> None:
     node.value = value
 
 
+def again(root: Node) -> Node | None:
+    """The value of a small expression as one that was computed before, in memory of its own.
+
+    None where `realize` has to find out what computes it. Raises what allocating raises.
+    """
+    settings, is_timed, finds_nan = _settings()
+    if is_timed or finds_nan or any_symbols() or any_words():
+        return None
+    found = short_key(root)
+    known = None if found is None else _small.get((settings, found[0]))
+    schedule = None if known is None else _schedules.get(known.schedule)
+    if found is None or known is None or schedule is None:
+        return None
+    note_thread()
+    leaves = found[1]
+    slots = [storage(leaves[place]) for place in known.order]
+    slots += [Buffer(s.device, s.size, s.dtype) for s in schedule.slots]
+    try:
+        run_part(schedule.filling, slots, memories_of(slots), ())
+    except GpuError as error:
+        name_origins(error, [root])
+        raise
+    value = root.value = fresh_memory(slots[schedule.outputs[0]], root)
+    copy_origin(root, value)
+    return value
+
+
 def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Node]:
     """Computes the values of `roots`; returns a buffer node for each, of the same shape.
 
@@ -121,7 +177,7 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
             _note_lines(bases, roots)
         statuses = known_words(wanted, is_computed, storage) if any_words() else None
         try:
-            watched = _watched(wanted) if "nan" in config.CHECK else None
+            watched = _watched(wanted) if _settings().finds_nan else None
             _run(wanted, roots, bases, released)
             if statuses is not None:
                 note_statuses([storage(node) for node in wanted], statuses)
@@ -216,7 +272,21 @@ def _run(
         return
     slots = [*given, *prepared.make_slots()]
     prepared.run(slots)
+    if len(wanted) == 1 and prepared.lines is None and not any_symbols():
+        _keep_small(wanted[0], prepared)
     _keep(wanted, prepared, slots)
+
+
+def _keep_small(root: Node, prepared: Prepared) -> None:
+    """Has `again` find what computed `root`, which is not in memory yet."""
+    schedule = prepared.schedule
+    is_fixed = not (prepared.values or schedule.is_shared or schedule.changing.steps)
+    if is_fixed and (found := short_key(root)) is not None:
+        (form, numbers), (key, leaves) = prepared.key, found
+        settings = compile_settings()
+        if (family := _families.get((form, settings))) is not None:
+            order = tuple(map(leaves.index, prepared.leaves))
+            _small.keep((settings, key), Small((family, numbers), order))
 
 
 def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
@@ -231,7 +301,7 @@ def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
 
 def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
-        root.value = buffer(slots[slot], root.shape, root.dtype, root.device)
+        root.value = fresh_memory(slots[slot], root)
 
 
 def _run_in_place(
@@ -255,9 +325,8 @@ def _run_in_place(
 
 
 @for_settings
-def _settings() -> tuple[Key, bool]:
-    """What a graph is compiled for here and now, and whether its kernels are timed."""
-    return compile_settings(), is_profiling()
+def _settings() -> _Settings:
+    return _Settings(compile_settings(), is_profiling(), "nan" in config.CHECK)
 
 
 def prepare(roots: list[Node]) -> Prepared:
@@ -268,7 +337,7 @@ def prepare(roots: list[Node]) -> Prepared:
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
     form, numbers = key
-    settings, is_timed = _settings()
+    settings, is_timed, _ = _settings()
     named = (form, settings)
     family = _families.get(named)
     if family is None:

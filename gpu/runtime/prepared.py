@@ -111,7 +111,7 @@ class Prepared(NamedTuple):
             vals = self.numbers({}) if self.values else ()
         note_thread()
         memories, schedule = memories_of(slots), self.schedule
-        run = _run_part if self.lines is None else self._run_timed
+        run = run_part if self.lines is None else self._run_timed
         with shared_plan(_digest(self.key), slots) if schedule.is_shared else _NOTHING:
             run(schedule.filling, slots, memories, vals)
             if schedule.changing.steps:
@@ -127,7 +127,7 @@ class Prepared(NamedTuple):
         vals: Sequence[int],
         one_device: str = "",
     ) -> None:
-        """As `_run_part`, a step after the other, each of which is timed.
+        """As `run_part`, a step after the other, each of which is timed.
 
         The step of a loop, which is all on `one_device`, has no slots but their memory.
         """
@@ -188,14 +188,15 @@ def _repeat(step: Repeat, memories: list[Any], is_timed: bool = False) -> None:
             if is_timed:
                 prepared._run_timed(part, (), own, vals, step.iteration.device)
             else:
-                _run_part(part, (), own, vals)
+                run_part(part, (), own, vals)
 
     step.iteration.run([memories[i] for i in step.slots], launch)
 
 
-def _run_part(
+def run_part(
     part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]
 ) -> None:
+    """Runs steps on the memory that `slots` have."""
     for step in part.runs:
         if isinstance(step, Launch):
             taken = [vals[i] for i in step.vals] if step.vals else ()
