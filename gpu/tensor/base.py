@@ -229,7 +229,8 @@ class TensorBase(Gradients):
     def _operands(self, other: object) -> tuple[Node, Node]:
         """This tensor and `other`, brought to one dtype and shape."""
         node = self._node
-        if isinstance(other, _PYTHON_SCALARS):
+        # What most operands are goes first: asking for one of several classes takes a while.
+        if not isinstance(other, TensorBase) and isinstance(other, _PYTHON_SCALARS):
             dtype = promote_scalar(node.dtype, other)
             make = G.complex_operand if dtype.kind == "complex" else G.const
             return G.cast(node, dtype), make(other, node.shape, dtype, node.device)
