@@ -139,7 +139,7 @@ def again(root: Node) -> Node | None:
     None where `realize` has to find out what computes it. Raises what allocating raises.
     """
     settings, is_timed, finds_nan = _settings()
-    if is_timed or finds_nan or any_symbols() or any_words():
+    if is_timed or finds_nan:
         return None
     base = root if root.kind != "reshape" else without_reshapes(root)
     found = short_key(base)
@@ -151,6 +151,8 @@ def again(root: Node) -> Node | None:
     copy_origin(root, base)
     leaves = found[1]
     slots = [storage(leaves[place]) for place in known.order]
+    if any_words() and any(slot.statuses for slot in slots):
+        return None
     slots += [Buffer(s.device, s.size, s.dtype) for s in schedule.slots]
     try:
         run_part(schedule.filling, slots, memories_of(slots), ())
@@ -273,7 +275,7 @@ def _run(
         return
     slots = [*given, *prepared.make_slots()]
     prepared.run(slots)
-    if len(wanted) == 1 and prepared.lines is None and not any_symbols():
+    if len(wanted) == 1 and prepared.lines is None:
         _keep_small(wanted[0], prepared)
     _keep(wanted, prepared, slots)
 

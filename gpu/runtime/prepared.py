@@ -193,9 +193,7 @@ def _repeat(step: Repeat, memories: list[Any], is_timed: bool = False) -> None:
     step.iteration.run([memories[i] for i in step.slots], launch)
 
 
-def run_part(
-    part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]
-) -> None:
+def run_part(part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]) -> None:
     """Runs steps on the memory that `slots` have."""
     for step in part.runs:
         if isinstance(step, Launch):

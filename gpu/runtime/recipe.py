@@ -18,7 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from gpu.compiler.ir.dims import Symbol, any_symbols, plain
+from gpu.compiler.ir.dims import Symbol, any_symbols, has_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.hostcall import HostCall
@@ -287,10 +287,13 @@ def short_key(root: Node) -> tuple[Key, list[Node]] | None:
     As `graph_key`, whose key is the same for more graphs: here numbers are part of the form, and
     what is shared inside counts once for each use. None for a graph that it does not know.
     """
+    may_be_symbolic = any_symbols()
     nodes = [root]
     leaves: list[Node] = []
     parts: list[Any] = [root.device]
     for node in nodes:
+        if may_be_symbolic and has_symbols(node.shape):
+            return None
         if (node.value or node).kind == "buffer":
             if node in leaves:
                 parts.append(leaves.index(node))
@@ -300,6 +303,8 @@ def short_key(root: Node) -> tuple[Key, list[Node]] | None:
             continue
         kind = node.kind
         if kind not in _SMALL or len(nodes) > _MOST_SMALL:
+            return None
+        if may_be_symbolic and has_symbols(node.attr):
             return None
         attr = constant_key(*node.attr) if kind == "const" else node.attr
         parts += (kind, attr, node.shape, node.dtype)
