@@ -107,6 +107,9 @@ def test_a_row_is_kept_where_that_takes_less_than_computing_it_again() -> None:
     assert rows_of(normal) == 0  # a load and a subtraction, that of the mean is outside
     expected = q / np.sqrt((q * q).mean(1, keepdims=True) + 1)
     np.testing.assert_allclose(normal.numpy(), expected, rtol=1e-4, atol=1e-5)
+    turned = x.transpose(0, 1)
+    turned = turned - turned.mean(1, keepdim=True)
+    assert rows_of(turned / (turned * turned).mean(1, keepdim=True)) == 1
     assert rows_of(x.softmax(1)) == 1  # exponentials take longer than storing them
     mixed = (x * y + z * x) * y + x.mean(1, keepdim=True)
     assert rows_of(mixed - mixed.max(1, keepdim=True)) == 1

@@ -30,8 +30,11 @@ def own_cost(node: Node) -> int:
 def is_row_shorter(node: Node, reads: int, in_memory: Callable[[Node], bool]) -> bool:
     """Whether storing a row of `node` once takes less than computing it for each of `reads`.
 
-    What is the same all along a row is computed outside of the loop over it.
+    What is the same all along a row is computed outside of the loop over it. Of memory that is read
+    in another order than it has a row is kept: each read may take several times as long.
     """
+    if reads == 1:
+        return False
     steps = 0
     seen: set[Node] = set()
     waiting = [node]
@@ -45,7 +48,9 @@ def is_row_shorter(node: Node, reads: int, in_memory: Callable[[Node], bool]) ->
         elif below.kind not in MOVEMENT:
             steps += own_cost(below) if below.src else 0
             waiting += below.src if below.kind != "reduce" else ()
-        elif below.kind != "expand" or below.src[0].shape[-1:] == below.shape[-1:]:
+        elif below.kind not in ("expand", "reshape"):
+            return True
+        elif below.kind == "reshape" or below.src[0].shape[-1:] == below.shape[-1:]:
             waiting += below.src
     return reads * steps > steps + STORE + reads
 

@@ -54,14 +54,12 @@ def index(value: Dim, dtype: DType, device: Place) -> Node:
 
 def alu(name: str, *src: Node) -> Node:
     """A scalar operation on operands of one shape."""
-    constants = []
     for s in src:
         if s.dtype.is_image:
             return alu(name, *map(plain, src))
-        if s.kind == "const":
-            constants.append(s.attr[0])
     dtype = optable.result_dtype(name, tuple([s.dtype for s in src]))
     node = make("alu", src, (name,), src[0].shape, dtype, src[0].device)
+    constants = [s.attr[0] for s in src if s.kind == "const"]
     if not constants and src[0] is not src[-1] and name != "where":
         return node
     if len(constants) == len(src):
