@@ -16,8 +16,6 @@ from gpu.compiler.ir.optable import COSTLY_OPS
 # Kinds that there is nothing to gain from storing: those that only move elements, and constants.
 NOT_STORED: Final = MOVEMENT | NO_SOURCES
 RANDOM_COST: Final = 100
-# Loads, or operations, that take as long as a store.
-STORE: Final = 2
 
 
 def own_cost(node: Node) -> int:
@@ -25,34 +23,6 @@ def own_cost(node: Node) -> int:
     if node.kind == "random":
         return RANDOM_COST
     return COSTLY_OPS.get(node.attr[0], 1) if node.kind == "alu" else 1
-
-
-def is_row_shorter(node: Node, reads: int, in_memory: Callable[[Node], bool]) -> bool:
-    """Whether storing a row of `node` once takes less than computing it for each of `reads`.
-
-    What is the same all along a row is computed outside of the loop over it. Of memory that is read
-    in another order than it has a row is kept: each read may take several times as long.
-    """
-    if reads == 1:
-        return False
-    steps = 0
-    seen: set[Node] = set()
-    waiting = [node]
-    while waiting:
-        below = waiting.pop()
-        if below in seen:
-            continue
-        seen.add(below)
-        if in_memory(below):
-            steps += 1
-        elif below.kind not in MOVEMENT:
-            steps += own_cost(below) if below.src else 0
-            waiting += below.src if below.kind != "reduce" else ()
-        elif below.kind not in ("expand", "reshape"):
-            return True
-        elif below.kind == "reshape" or below.src[0].shape[-1:] == below.shape[-1:]:
-            waiting += below.src
-    return reads * steps > steps + STORE + reads
 
 
 def to_store(plan: Plan, most_of: Callable[[str], int]) -> set[Node]:

@@ -18,7 +18,7 @@ from typing import Final
 from gpu.compiler.fusion.blocks import LARGE, Block, Domain, block_for, is_spread, kernel_domain
 from gpu.compiler.fusion.images import reductions_inline
 from gpu.compiler.fusion.inplace import Store, find_reuses, store_order
-from gpu.compiler.fusion.limit import is_row_shorter, most_inline, own_cost, to_store
+from gpu.compiler.fusion.limit import most_inline, own_cost, to_store
 from gpu.compiler.fusion.merge import merge_outputs
 from gpu.compiler.fusion.plan import At, Plan, Root
 from gpu.compiler.fusion.region import iterations_under, loops_of, needed_region, own_element
@@ -366,7 +366,7 @@ class _Fusion:
         if worth_keeping and (len(kernels) > 1 or self._most_often(node) > node.size):
             return False
         for root, accesses in kernels.items():
-            if worth_keeping and is_row_shorter(node, len(accesses), self._in_memory):
+            if worth_keeping and len(accesses) > 1:
                 return self._place_row(node, root)
             if len(accesses) > MAX_READS and not self._shows_memory(node):
                 return False
