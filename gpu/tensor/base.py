@@ -23,7 +23,8 @@ from gpu.core.errors import (
 from gpu.core.scalars import check_fits, promote_scalar
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters, storage
+from gpu.runtime.execute import storage
+from gpu.runtime.prepared import Counters
 from gpu.runtime.users import note_thread
 from gpu.tensor.cudaarrays import is_array
 from gpu.tensor.customgrad import own
@@ -228,7 +229,8 @@ class TensorBase(Gradients):
     def _operands(self, other: object) -> tuple[Node, Node]:
         """This tensor and `other`, brought to one dtype and shape."""
         node = self._node
-        if isinstance(other, _PYTHON_SCALARS):
+        # What most operands are goes first: asking for one of several classes takes a while.
+        if not isinstance(other, TensorBase) and isinstance(other, _PYTHON_SCALARS):
             dtype = promote_scalar(node.dtype, other)
             make = G.complex_operand if dtype.kind == "complex" else G.const
             return G.cast(node, dtype), make(other, node.shape, dtype, node.device)

@@ -25,7 +25,7 @@ from gpu.core.errors import (
     ShapeError,
     Unsupported,
 )
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor import dlpack
 from tensor.reference import torch
 
