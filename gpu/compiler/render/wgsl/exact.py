@@ -48,8 +48,9 @@ def hidden(inst: Inst) -> tuple[bool, ...]:
         return tuple(_is_sum(arg) for arg in inst.args)
     if name in _SUMS:
         sums = tuple(_is_sum(arg) for arg in inst.args)
-        # That an operand less itself is 0 does not hold for infinities and NaNs.
-        return sums if any(sums) or not _may_cancel(inst) else (False, True)
+        # Adding 0 makes a 0 of -0; an operand less itself is 0 but for infinities and NaNs.
+        zeros = tuple(_is_zero(arg) for arg in inst.args)
+        return sums if any(sums) else zeros if any(zeros) else (False, _may_cancel(inst))
     if name == "mul":
         a, b = inst.args
         return (_scales_on(a, b), _scales_on(b, a))
