@@ -17,7 +17,7 @@ def expand_exp2(x: Term[V], fmt: Format) -> Term[V]:
     NaN passes through.
     """
     # Beyond these the result is certainly 0 or infinity, and within them both scales are normal.
-    x = _clamped(x, float(-fmt.bias - fmt.mantissa - 1), float(fmt.bias + 2))
+    x = _clamped(x, -fmt.bias - fmt.mantissa - 1, fmt.bias + 2, lower=-2 * fmt.bias)
     anchored = x + fmt.anchor
     f = x - (anchored - fmt.anchor)
     # f/2 is exact, so that only the rest of f's coefficient is rounded.
@@ -31,7 +31,8 @@ def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
     Not 2**(x * log2(e)): that product is rounded in proportion to x, which costs as many units in
     the last place as x has. NaN passes through.
     """
-    x = _clamped(x, -(fmt.bias + fmt.mantissa + 1) * math.log(2), (fmt.bias + 2) * math.log(2))
+    lowest, highest, lower = -fmt.bias - fmt.mantissa - 1, fmt.bias + 2, -2 * fmt.bias
+    x = _clamped(x, lowest * math.log(2), highest * math.log(2), lower * math.log(2))
     anchored, r = _without_powers(x, fmt)
     power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
     return _scaled(power, anchored, fmt)
@@ -44,7 +45,8 @@ def expand_expm1(x: Term[V], fmt: Format) -> Term[V]:
     """
     sign = x.bitcast(fmt.unsigned) & fmt.sign_bit
     # Below the first the result is -1, and above the second infinity; half of 2**n is finite.
-    x = _clamped(x, -(fmt.mantissa + 3) * math.log(2), (fmt.bias + 1.25) * math.log(2))
+    lowest = -(fmt.mantissa + 3) * math.log(2)
+    x = _clamped(x, lowest, (fmt.bias + 1.25) * math.log(2), lowest)
     anchored, r = _without_powers(x, fmt)
     more = r * r * polynomial(r, fmt.exp)
     half = _power_of_two(anchored.bitcast(fmt.signed), fmt, fmt.bias - 1)
@@ -62,14 +64,18 @@ def _without_powers(x: Term[V], fmt: Format) -> tuple[Term[V], Term[V]]:
     return anchored, n.times_plus(-low, n.times_plus(-high, x))
 
 
-def _clamped(x: Term[V], lowest: float, highest: float) -> Term[V]:
-    """x within bounds; NaN compares false, so is not clamped."""
-    x = (x < lowest).select(x.constant(lowest), x)
+def _clamped(x: Term[V], lowest: float, highest: float, lower: float) -> Term[V]:
+    """x within bounds, `lower` below them; NaN compares false, so is not clamped."""
+    x = (x < lowest).select(x.constant(lower), x)
     return (x.constant(highest) < x).select(x.constant(highest), x)
 
 
 def _scaled(power: Term[V], anchored: Term[V], fmt: Format) -> Term[V]:
-    """``power * 2**n`` for a power in [0.7, 1.5] and n, to which `Format.anchor` was added."""
+    """``power * 2**n`` for a power in [0.7, 1.5] and n, to which `Format.anchor` was added.
+
+    Of n = -2 * bias both factors have the encoding of 0. That takes a CPU no longer than another
+    product; one that is rounded to 0, or to a subnormal number, takes some a hundred cycles.
+    """
     # Two factors, as 2**n itself may be subnormal or overflow. The first product is exact, so that
     # a subnormal result is rounded once. What the anchor left of n, in the bits and their half,
     # lies above those that stay in an exponent.
