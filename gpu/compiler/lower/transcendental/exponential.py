@@ -17,7 +17,8 @@ def expand_exp2(x: Term[V], fmt: Format) -> Term[V]:
     NaN passes through.
     """
     # Beyond these the result is certainly 0 or infinity, and within them both scales are normal.
-    x = _clamped(x, -fmt.bias - fmt.mantissa - 1, fmt.bias + 2, lower=-2 * fmt.bias)
+    lowest, highest, lower = -fmt.bias - fmt.mantissa - 1, fmt.bias + 2, -2 * fmt.bias
+    x = _clamped(x, float(lowest), float(highest), float(lower))
     anchored = x + fmt.anchor
     f = x - (anchored - fmt.anchor)
     # f/2 is exact, so that only the rest of f's coefficient is rounded.
