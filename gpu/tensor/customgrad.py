@@ -325,7 +325,9 @@ def _checked(node: Node, grad: Node) -> Gradients:
     return (told, None)
 
 
-_FACTORIZATIONS: Final = ("cholesky", "lu", "solve", "triangular", "qr_q", "qr_r", "matrix_exp")
+_FACTORIZATIONS: Final = (
+    *("cholesky", "cholesky_solve", "lu", "solve", "triangular", "qr_q", "qr_r", "matrix_exp"),
+)
 
 
 def _factorization(node: Node, grad: Node) -> Gradients:
