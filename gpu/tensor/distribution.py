@@ -303,7 +303,7 @@ class Distribution(Ordering, Arrangement, Totals):
             edges.append(edge)
             sizes.append(size)
         boxes = math.prod(sizes)
-        counts = points[:, 0]._summed(inside.where(flat, boxes), boxes, weight).reshape(sizes)
+        counts = points[:, 0]._tallied(inside.where(flat, boxes), boxes, weight).reshape(sizes)
         if density:
             counts = counts.div(counts.sum())
             for axis, edge in enumerate(edges):
@@ -340,7 +340,7 @@ class Distribution(Ordering, Arrangement, Totals):
     def _counted(self, edges: Self, weight: Operand | None) -> Self:
         """How many elements are from each edge to the next; the last edge belongs to its bin."""
         x = self.detach()._reshaped((self.numel(),))
-        return x._summed(x._bin(edges), bound(edges.shape)[0] - 1, weight)
+        return x._tallied(x._bin(edges), bound(edges.shape)[0] - 1, weight)
 
     def _bin(self, edges: Self) -> Self:
         """The number of the bin of each element, -1 or that of bins where it is in none."""
@@ -349,7 +349,7 @@ class Distribution(Ordering, Arrangement, Totals):
         place = edges.searchsorted(self, right=True).sub(1)
         return self.eq(edges[-1]).where(bound(edges.shape)[0] - 2, place)
 
-    def _summed(self, place: Self, count: int, weight: Operand | None) -> Self:
+    def _tallied(self, place: Self, count: int, weight: Operand | None) -> Self:
         """For each of `count` places how many there are, or the sum of their weights."""
         share = self._filled(1) if weight is None else self._lift(weight)._reshaped(place.shape)
         none = self._wrap(G.const(0, (count,), share.dtype, self.device))
