@@ -283,8 +283,9 @@ class Distribution(Ordering, Arrangement, Totals):
             density: divides so that the integral is 1.
         """
         count = bound(self.shape)[-1] if self.ndim else 0
-        each = [bins] * count if isinstance(bins, int) else items_of(bins, ())
-        ends = None if range is None else items_of(range, ())
+        several = bins if isinstance(bins, Sequence) else ()
+        each = [bins] * count if isinstance(bins, int) else several
+        ends = range if range is None or isinstance(range, Sequence) else ()
         if not count or len(each) != count or (ends is not None and len(ends) != 2 * count):
             raise ShapeError(
                 "histogramdd needs points along the last axis, for each dimension bins and, if any,"

@@ -70,7 +70,8 @@ def _turned(x: Array, hermitian: bool) -> Array:
 
 def _size(x: Array) -> Array:
     """The size of numbers as LAPACK compares them: of complex ones both parts' sum."""
-    return np.abs(x.real) + np.abs(x.imag)
+    size: Array = np.abs(x.real) + np.abs(x.imag)
+    return size
 
 
 def _pivot(a: Array, k: int) -> tuple[int, int]:
