@@ -57,12 +57,13 @@ def embedding_bag(
             f"embedding_bag takes integers and a table of two axes, got {input.dtype.name} and "
             f"shape {list(weight.shape)}"
         )
-    if per_sample_weights is not None:
-        if mode != "sum" or per_sample_weights.shape != input.shape:
-            raise InvalidValue(
-                "per_sample_weights go with mode 'sum' and have the shape of input, "
-                f"{list(input.shape)}; got {mode!r} and {list(per_sample_weights.shape)}"
-            )
+    if per_sample_weights is not None and (
+        mode != "sum" or per_sample_weights.shape != input.shape
+    ):
+        raise InvalidValue(
+            "per_sample_weights go with mode 'sum' and have the shape of input, "
+            f"{list(input.shape)}; got {mode!r} and {list(per_sample_weights.shape)}"
+        )
     counted = None if padding_idx is None else input.ne(padding_idx % weight.shape[0])
     bag, bags = _bags(input, offsets, include_last_offset)
     rows = weight.embedding(input).cast(accumulator(weight.dtype))
