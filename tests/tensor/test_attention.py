@@ -190,8 +190,9 @@ def test_memory_is_linear_in_the_length(monkeypatch: pytest.MonkeyPatch) -> None
     assert long <= 12 * 3 * 2400 * 16 * 4  # a matrix of scores alone takes twelve times that
 
 
-def test_the_mask_of_causal_attention_has_no_memory(device: str) -> None:
-    q = Tensor(rng_for("mask").normal(size=(2, 40, 8)).astype("float32"), device=device).realize()
+def test_the_mask_of_causal_attention_has_no_memory() -> None:
+    """Where blocks of scores are computed, which would read it across."""
+    q = Tensor(rng_for("mask").normal(size=(4, 400, 8)).astype("float32"), device="CPU").realize()
     assert "b1" not in str(q.scaled_dot_product_attention(q, q, is_causal=True).explain())
 
 

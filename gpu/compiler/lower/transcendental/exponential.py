@@ -16,9 +16,8 @@ def expand_exp2(x: Term[V], fmt: Format) -> Term[V]:
 
     NaN passes through.
     """
-    # Beyond these the result is certainly 0 or infinity, and within them both scales are normal.
-    lowest, highest, lower = -fmt.bias - fmt.mantissa - 1, fmt.bias + 2, -2 * fmt.bias
-    x = _clamped(x, float(lowest), float(highest), float(lower))
+    # Beyond these the result is certainly 0 or infinity; within them both scales are normal or 0.
+    x = _clamped(x, float(-2 * fmt.bias), float(fmt.bias + 2))
     anchored = x + fmt.anchor
     f = x - (anchored - fmt.anchor)
     # f/2 is exact, so that only the rest of f's coefficient is rounded.
@@ -32,8 +31,7 @@ def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
     Not 2**(x * log2(e)): that product is rounded in proportion to x, which costs as many units in
     the last place as x has. NaN passes through.
     """
-    lowest, highest, lower = -fmt.bias - fmt.mantissa - 1, fmt.bias + 2, -2 * fmt.bias
-    x = _clamped(x, lowest * math.log(2), highest * math.log(2), lower * math.log(2))
+    x = _clamped(x, -2 * fmt.bias * math.log(2), (fmt.bias + 2) * math.log(2))
     anchored, r = _without_powers(x, fmt)
     power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
     return _scaled(power, anchored, fmt)
@@ -46,8 +44,7 @@ def expand_expm1(x: Term[V], fmt: Format) -> Term[V]:
     """
     sign = x.bitcast(fmt.unsigned) & fmt.sign_bit
     # Below the first the result is -1, and above the second infinity; half of 2**n is finite.
-    lowest = -(fmt.mantissa + 3) * math.log(2)
-    x = _clamped(x, lowest, (fmt.bias + 1.25) * math.log(2), lowest)
+    x = _clamped(x, -(fmt.mantissa + 3) * math.log(2), (fmt.bias + 1.25) * math.log(2))
     anchored, r = _without_powers(x, fmt)
     more = r * r * polynomial(r, fmt.exp)
     half = _power_of_two(anchored.bitcast(fmt.signed), fmt, fmt.bias - 1)
@@ -65,9 +62,9 @@ def _without_powers(x: Term[V], fmt: Format) -> tuple[Term[V], Term[V]]:
     return anchored, n.times_plus(-low, n.times_plus(-high, x))
 
 
-def _clamped(x: Term[V], lowest: float, highest: float, lower: float) -> Term[V]:
-    """x within bounds, `lower` below them; NaN compares false, so is not clamped."""
-    x = (x < lowest).select(x.constant(lower), x)
+def _clamped(x: Term[V], lowest: float, highest: float) -> Term[V]:
+    """x within bounds; NaN compares false, so is not clamped."""
+    x = (x < lowest).select(x.constant(lowest), x)
     return (x.constant(highest) < x).select(x.constant(highest), x)
 
 
