@@ -97,7 +97,11 @@ def _temporary_file(folder: str, mode: int) -> tuple[str, int]:
     """A new file that this process alone holds the lock of: its path and a descriptor."""
     while True:
         path = os.path.join(folder, _temporary_name())
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except OSError as error:
+            error.filename = folder  # nobody asked for the temporary file
+            raise
         with contextlib.suppress(OSError):  # no locks there, so that nobody removes it either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PYTHON_SCALARS: Final = (bool, int, float, complex)
-_ARRAYS: Final = (np.ndarray, np.generic, list, tuple)
+_ARRAYS: Final = (np.ndarray, np.generic, list, tuple, range)
 
 
 class TensorBase(Gradients):

@@ -66,6 +66,12 @@ def test_values_that_are_no_numbers() -> None:
     assert rows == [["nan", "inf", "-inf", "0."]]
 
 
+def test_complex_numbers_are_shaded_by_size() -> None:
+    text = Tensor([3 + 4j, -10j, complex(0, np.inf)])._repr_html_()
+    assert Cells(text).rows == [["3.+4.j", "-0.-10.j", "0.+infj"]]
+    assert re.findall(r"rgba\([\d,]+,([\d.]+)\)", text) == ["0.25", "0.50", "0.50"]
+
+
 def test_costs_are_those_of_the_run(device: str) -> None:
     x = Tensor(np.ones((64, 32), "float32"), device=device).realize()
     for make in (lambda: x + 1, (x @ x.T).softmax, lambda: x.sum(0) + x.sort(0)[0][0]):
