@@ -20,8 +20,10 @@ from gpu.tensor.kernels import Kernel
 from gpu.tensor.linalg.numbers import Cells, conj, is_real, largest, like, real, size, square, where
 from gpu.tensor.tensor import Tensor
 
-# Columns of a right-hand side that are solved for together.
-_COLUMNS: Final = 32
+# Columns of a right-hand side that are solved for together, and below how many of them lanes go
+# along a row of the matrix.
+_COLUMNS: Final = 64
+_NARROW: Final = 4
 # Steps of a factorisation that work on the same part of a matrix. Each part has a text of its own
 # in the kernel, and compilers of shaders take longer than in proportion to it.
 _STEPS: Final = 32
@@ -89,7 +91,7 @@ def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Arr
     steps = min(rows, columns)
     with k.loop(count) as b:
         bad = k.alloc((), info.dtype)
-        column, row = Cells.own(k, (rows,), a), Cells.own(k, (columns,), a)
+        column, row, held = (Cells.own(k, (n,), a) for n in (rows, columns, columns))
         sizes = k.alloc((rows,), factors.dtype)
         with k.loop(rows, columns) as (i, m):
             out[b, i, m] = a[b, i, m]
@@ -103,8 +105,9 @@ def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Arr
                 with k.loop(below) as i:
                     column[i] = out[b, i + start, j]
                 with k.loop(below) as i:
-                    own = k.keep(size(column[i]))
-                    sizes[i] = k.keep((i >= step).where((own >= 0).where(own, -1), -2))
+                    own = size(column[i])
+                    sizes[i] = (i >= step).where((own >= 0).where(own, -1), -2)
+                with k.loop(below) as i:
                     best[()] = best[()].maximum(sizes[i])
                 with k.loop(below) as i:
                     here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
@@ -114,7 +117,9 @@ def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Arr
                 with k.loop(columns) as m:
                     row[m] = out[b, chosen + start, m]
                 with k.loop(columns) as m:
-                    out[b, chosen + start, m] = out[b, j, m]
+                    held[m] = out[b, j, m]
+                with k.loop(columns) as m:
+                    out[b, chosen + start, m] = held[m]
                 with k.loop(columns) as m:
                     out[b, j, m] = row[m]
                 column[chosen] = column[step]
@@ -124,11 +129,10 @@ def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Arr
                     bad[()] = j.cast(info.dtype) + 1
                 with k.loop(below) as i:
                     column[i] = where(i > step, where(zero, column[i], column[i] / pivot), 0)
-                with k.loop(below) as i, k.when(i > step):
-                    out[b, i + start, j] = column[i]
-                with k.loop(below, right) as (i, m), k.when(m > step):
+                with k.loop(below, right) as (i, m), k.when((i > step) & (m >= step)):
                     there = b, i + start, m + start
-                    out[there] = out[there] - column[i] * row[m + start]
+                    left = out[there] - column[i] * row[m + start]
+                    out[there] = where(m > step, left, column[i])
         info[b] = bad[()]
 
 
@@ -164,21 +168,26 @@ def _triangular(upper: bool, unit: bool) -> Callable[..., None]:
         result, matrix, right = _cells(k, out, a, b)
         width = min(columns, _COLUMNS)
         with k.loop(count, -(-columns // width)) as (s, part):
-            # Apart, since rows of `out` may be as far from each other as the lines of a cache.
+            # Apart, since rows of `out` may be as far from each other as the lines of a cache. What
+            # is not known yet is 0.
             x, row = Cells.own(k, (n, width), result), Cells.own(k, (width,), result)
-            column = Cells.own(k, (n,), result)
-            with k.loop(n, width) as (i, m):
-                x[i, m] = right[s, i, part * width + m]
             with k.loop(n) as step:
                 j = n - 1 - step if upper else step
-                with k.loop(n) as i:
-                    column[i] = where((i < j) if upper else (i > j), matrix[s, i, j], 0)
                 with k.loop(width) as m:
-                    row[m] = x[j, m] if unit else x[j, m] / matrix[s, j, j]
+                    row[m] = right[s, j, part * width + m]
+                if width < _NARROW:
+                    with k.loop(width) as m:
+                        total = Cells.own(k, (), result)
+                        with k.loop(n) as i:
+                            factor = where((i > j) if upper else (i < j), matrix[s, j, i], 0)
+                            total[()] = total[()] + factor * x[i, m]
+                        row[m] = row[m] - total[()]
+                else:
+                    with k.loop(n, width) as (i, m):
+                        factor = where((i > j) if upper else (i < j), matrix[s, j, i], 0)
+                        row[m] = row[m] - factor * x[i, m]
                 with k.loop(width) as m:
-                    x[j, m] = row[m]
-                with k.loop(n, width) as (i, m), k.when((i < j) if upper else (i > j)):
-                    x[i, m] = x[i, m] - column[i] * row[m]
+                    x[j, m] = row[m] if unit else row[m] / matrix[s, j, j]
             with k.loop(n, width) as (i, m):
                 result[s, i, part * width + m] = x[i, m]
 

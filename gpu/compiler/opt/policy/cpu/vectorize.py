@@ -27,6 +27,8 @@ from gpu.compiler.targets import Target
 PARTIALS: Final = 8
 # Vectors an elementwise loop writes per round.
 ROUND: Final = 2
+# Vectors of a loop that are written out, so that what is the same for all rows is found once.
+WHOLE: Final = 4
 # Statements of a loop from which one vector of each is enough to do, and as much as registers hold.
 FEW_STORES: Final = 4
 # Vectors of a loop from which what is left over matters little, whatever it costs.
@@ -168,6 +170,8 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, target: Target) -> I
     lanes = fitting(lanes, extent, masks)
     if innermost and extent >= lanes * ROUND and divides(lanes, loop.var):
         rounds = ROUND if divides(lanes * ROUND, loop.var) else 1
+        if loop.var.stop is None and extent % lanes == 0 and extent <= lanes * WHOLE:
+            rounds = extent // lanes
         yield Split(name, lanes * rounds)
         yield from _vectors(f"{name}i", lanes, rounds)
         return
