@@ -22,7 +22,7 @@ from gpu.tensor.tensor import Tensor
 
 # Columns of a right-hand side that are solved for together, and below how many of them lanes go
 # along a row of the matrix.
-_COLUMNS: Final = 64
+_COLUMNS: Final = 32
 _NARROW: Final = 4
 # Steps of a factorisation that work on the same part of a matrix. Each part has a text of its own
 # in the kernel, and compilers of shaders take longer than in proportion to it.

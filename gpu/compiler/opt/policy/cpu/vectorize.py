@@ -19,8 +19,9 @@ from gpu.compiler.opt.analysis.loop_nest import (
     scattered,
     transposition,
 )
-from gpu.compiler.opt.opts import Bind, Fuse, Opt, Rfactor, Split
+from gpu.compiler.opt.opts import Bind, Fuse, Guard, Opt, Rfactor, Split
 from gpu.compiler.opt.policy.cpu import transpose
+from gpu.compiler.opt.primitives.guard import guards_of
 from gpu.compiler.targets import Target
 
 # Independent vectors a reduction keeps, to cover the latency of its operation.
@@ -62,9 +63,11 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         if scattered(leaf.update, loop.var, near) > 1:
             continue
         if is_independent(loop):
+            if target.parallel == "worker" and guards_of(loop):
+                yield Guard(loop.var.name)
             yield from _split_lanes(loop, lanes, True, target)
         elif _is_reduction(loop, leaf):
-            yield from _reduce_in_lanes(loop, lanes, masks and not leaf.update.lets)
+            yield from _reduce_in_lanes(loop, lanes, masks and not leaf.update.lets, target)
 
 
 def _rows_together(
@@ -203,12 +206,15 @@ def _rest(name: str, extent: int, lanes: int) -> Iterator[Opt]:
         yield from _rest(f"{name}t", extent - fit, fit)
 
 
-def _reduce_in_lanes(loop: K.Loop, lanes: int, masks: bool) -> Iterator[Opt]:
-    """Partial results in several vectors, combined at the end."""
+def _reduce_in_lanes(loop: K.Loop, lanes: int, masks: bool, target: Target) -> Iterator[Opt]:
+    """Partial results in several vectors, combined at the end; on a grid, which has others to do
+    while an operation takes its time, in one.
+    """
     name, extent = loop.var.name, loop.var.extent
     lanes = fitting(lanes, extent, masks and loop.var.stop is None)
     # Where the rest is not known, as many single steps may be left over as there are partials.
     rounds = PARTIALS if loop.var.stop is None else ROUND
+    rounds = 1 if target.parallel == "grid" else rounds
     while rounds > 1 and extent < lanes * rounds * 2:
         rounds //= 2
     left = extent % (lanes * rounds) if loop.var.stop is None else lanes * rounds
