@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpu.compiler.ir.kernel.author import Array, KernelBuilder
+from gpu.compiler.ir.kernel.scalar import Scalar
 from gpu.core.dtype import dtypes
 from gpu.tensor.kernels import Kernel
 from gpu.tensor.linalg.numbers import Cells, conj, is_real, largest, like, real, size, square, where
@@ -27,6 +28,9 @@ _NARROW: Final = 4
 # Steps of a factorisation that work on the same part of a matrix. Each part has a text of its own
 # in the kernel, and compilers of shaders take longer than in proportion to it.
 _STEPS: Final = 32
+# Numbers of a matrix that is held in registers: its steps are written out, so that lanes, or
+# threads, have a matrix each.
+_FEW: Final = 16
 
 
 def _form(x: Any, *shape: int) -> tuple[tuple[int, ...], Any]:
@@ -87,6 +91,9 @@ def _lu_form(a: Tensor) -> dict[str, Any]:
 
 def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Array) -> None:
     count, rows, columns = given.shape[:3]
+    if rows * columns <= _FEW:
+        _lu_of_few(k, factors, pivots, info, given)
+        return
     out, a = _cells(k, factors, given)
     steps = min(rows, columns)
     with k.loop(count) as b:
@@ -136,6 +143,47 @@ def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Arr
         info[b] = bad[()]
 
 
+def _rank(k: KernelBuilder, x: Any) -> Scalar:
+    """How large a number is as a pivot: NaN is smaller than all others."""
+    own = k.keep(size(x))
+    return k.keep((own >= 0).where(own, -1))
+
+
+def _lu_of_few(
+    k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Array
+) -> None:
+    count, rows, columns = given.shape[:3]
+    out, a = _cells(k, factors, given)
+    with k.loop(count) as b:
+        w = [[a.keep(a[b, i, m]) for m in range(columns)] for i in range(rows)]
+        bad: Any = 0
+        for j in range(min(rows, columns)):
+            best, chosen = _rank(k, w[j][j]), j
+            for i in range(j + 1, rows):
+                own = _rank(k, w[i][j])
+                larger = k.keep(own > best)
+                chosen = k.keep(larger.where(i, chosen).cast(info.dtype))
+                best = k.keep(larger.where(own, best))
+            pivots[b, j] = chosen + 1
+            top = w[j]
+            for i in range(j + 1, rows):
+                here = k.keep(chosen == i)
+                first = [a.keep(where(here, w[i][m], top[m])) for m in range(columns)]
+                w[i] = [a.keep(where(here, w[j][m], w[i][m])) for m in range(columns)]
+                top = first
+            w[j] = top
+            zero = k.keep(size(top[j]) == 0)
+            bad = k.keep((zero & (bad == 0)).where(j + 1, bad).cast(info.dtype))
+            for i in range(j + 1, rows):
+                share = a.keep(where(zero, w[i][j], w[i][j] / top[j]))
+                rest = [a.keep(w[i][m] - share * top[m]) for m in range(j + 1, columns)]
+                w[i] = [*w[i][:j], share, *rest]
+        info[b] = bad
+        for i in range(rows):
+            for m in range(columns):
+                out[b, i, m] = w[i][m]
+
+
 lu = Kernel(_lu, _lu_form, name="lu")
 """Both factors of matrices in one, the rows exchanged (from 1, as LAPACK has them), a status."""
 
@@ -163,9 +211,29 @@ def permutation(rows: int) -> Kernel:
 
 
 def _triangular(upper: bool, unit: bool) -> Callable[..., None]:
+    def solve_few(
+        k: KernelBuilder, result: Cells, matrix: Cells, right: Cells, shape: tuple[int, ...]
+    ) -> None:
+        count, n, columns = shape[:3]
+        with k.loop(count) as s:
+            done: dict[int, list[Any]] = {}
+            for j in reversed(range(n)) if upper else range(n):
+                row = [right[s, j, m] for m in range(columns)]
+                for i, x in done.items():
+                    row = [row[m] - matrix[s, j, i] * x[m] for m in range(columns)]
+                if not unit:
+                    row = [x / matrix[s, j, j] for x in row]
+                done[j] = [result.keep(x) for x in row]
+            for j, row in done.items():
+                for m, x in enumerate(row):
+                    result[s, j, m] = x
+
     def solve(k: KernelBuilder, out: Array, a: Array, b: Array) -> None:
         count, n, columns = out.shape[:3]
         result, matrix, right = _cells(k, out, a, b)
+        if n * max(n, columns) <= _FEW:
+            solve_few(k, result, matrix, right, out.shape)
+            return
         width = min(columns, _COLUMNS)
         with k.loop(count, -(-columns // width)) as (s, part):
             # Apart, since rows of `out` may be as far from each other as the lines of a cache. What

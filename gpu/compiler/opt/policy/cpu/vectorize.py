@@ -143,9 +143,15 @@ def _best_outer(
 
 
 def _holds_memory(loop: K.Loop) -> bool:
-    """Whether the body declares memory, of which lanes would need one each."""
+    """Whether the body declares memory, of which lanes would need one each.
+
+    A number that is written under a condition is in memory too.
+    """
+    inside = list(walk(loop))
+    asked = {s.buf for s in inside if isinstance(s, K.Update) and s.mask.constraints}
     return any(
-        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape) for s in walk(loop)
+        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape or s.buf in asked)
+        for s in inside
     )
 
 
