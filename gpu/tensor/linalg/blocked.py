@@ -66,9 +66,9 @@ def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         start = Tensor._wrap(G.index(at, dtypes.int32, a.device))
         # Rows that come to the block, and what comes to where they were.
         first = Tensor.arange(BLOCK, dtype=dtypes.int32, device=a.device).expand(count, BLOCK)
-        places = Tensor.cat(first, pivots - 1, dim=-1)
-        rows = in_order(w, order.gather(-1, places) + start).contiguous()
-        w = with_rows(w, places + start, rows)
+        places = Tensor.cat(first, pivots - 1, dim=-1).contiguous()
+        rows = in_order(w, (order.gather(-1, places) + start).contiguous()).contiguous()
+        w = with_rows(w, (places + start).contiguous(), rows)
         w = _placed(w, panel[:, : high - at], at, at)
         beside = rows[:, :BLOCK, next_:] - rows[:, :BLOCK, :at] @ w[:, :at, next_:]
         grown = _widened(beside, wide)

@@ -10,6 +10,7 @@ number stops a loop: NaN and infinity go on into the result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
@@ -21,9 +22,11 @@ from gpu.tensor.kernels import Kernel
 from gpu.tensor.linalg.numbers import Cells, conj, is_real, largest, like, real, size, square, where
 from gpu.tensor.tensor import Tensor
 
-# Columns of a right-hand side that are solved for together, and below how many of them lanes go
-# along a row of the matrix.
+# Columns of a product of reflections that are made together.
 _COLUMNS: Final = 32
+# Bytes of what is solved for together, which all devices have near, and below how many columns of
+# it lanes go along a row of the matrix.
+_ROOM: Final = 1 << 14
 _NARROW: Final = 4
 # Steps of a factorisation that work on the same part of a matrix. Each part has a text of its own
 # in the kernel, and compilers of shaders take longer than in proportion to it.
@@ -234,7 +237,8 @@ def _triangular(upper: bool, unit: bool) -> Callable[..., None]:
         if n * max(n, columns) <= _FEW:
             solve_few(k, result, matrix, right, out.shape)
             return
-        width = min(columns, _COLUMNS)
+        # As many columns together as _ROOM holds.
+        width = min(columns, max(_ROOM // (n * math.prod(out.shape[3:]) * out.dtype.itemsize), 1))
         with k.loop(count, -(-columns // width)) as (s, part):
             # Apart, since rows of `out` may be as far from each other as the lines of a cache. What
             # is not known yet is 0.
