@@ -386,7 +386,9 @@ class _Drawer:
 
     def guard(self) -> O.Guard:
         """Of a loop inside which something is written under a mask, mostly."""
-        return O.Guard(self.loop(lambda loop: any(m.constraints for *_, m in writes(loop))).var.name)
+        return O.Guard(
+            self.loop(lambda loop: any(m.constraints for *_, m in writes(loop))).var.name
+        )
 
     def block_scan(self) -> O.BlockScan:
         """Below the outer loops around a scan."""

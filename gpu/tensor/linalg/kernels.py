@@ -152,9 +152,7 @@ def _rank(k: KernelBuilder, x: Any) -> Scalar:
     return k.keep((own >= 0).where(own, -1))
 
 
-def _lu_of_few(
-    k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Array
-) -> None:
+def _lu_of_few(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Array) -> None:
     count, rows, columns = given.shape[:3]
     out, a = _cells(k, factors, given)
     with k.loop(count) as b:
