@@ -99,7 +99,7 @@ def in_order(x: Tensor, order: Tensor) -> Tensor:
 
 
 def with_rows(x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
-    """Matrices with rows in other places, each from 0, than `rows` has them; of one place the last."""
+    """Matrices with rows replaced, each at a place from 0; of several at one place the last."""
     axes = places.unsqueeze(-1).expand(*places.shape, x.shape[-1])
     if not x.dtype.is_complex:
         return x.scatter(-2, axes, rows)
