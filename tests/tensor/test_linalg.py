@@ -16,6 +16,7 @@ import gpu
 from gpu import Tensor, func, linalg
 from gpu.compiler.ir.graph.rewrite import without_custom_grads
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError, Unsupported
+from gpu.runtime import compile
 from gpu.runtime.execute import is_computed
 from gpu.tensor.linalg import blocked, kernels
 
@@ -155,6 +156,19 @@ def test_the_text_of_lu_does_not_grow_much_with_the_matrix() -> None:
     small, large = (Tensor.zeros(1, n, n).contiguous() for n in (8, blocked.BLOCK))
     texts = [len(kernels.lu(each)[0]._node.src[0].attr[0].ir) for each in (small, large)]
     assert texts[1] < 2.5 * texts[0]
+
+
+def test_how_many_kernels_there_are_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[compile.Job] = []
+
+    def noted(jobs: Sequence[compile.Job]) -> Any:
+        made.extend(jobs)
+        return compile_jobs(jobs)
+
+    compile_jobs = compile.compile_jobs
+    monkeypatch.setattr(compile, "compile_jobs", noted)
+    linalg.cholesky(Tensor(2 * np.eye(512, dtype=np.float32)).realize()).realize()
+    assert 0 < len({job.source for job in made}) <= 12
 
 
 @pytest.mark.slow
