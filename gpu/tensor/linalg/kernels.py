@@ -28,9 +28,6 @@ _COLUMNS: Final = 32
 # it lanes go along a row of the matrix.
 _ROOM: Final = 1 << 14
 _NARROW: Final = 4
-# Steps of a factorisation that work on the same part of a matrix. Each part has a text of its own
-# in the kernel, and compilers of shaders take longer than in proportion to it.
-_STEPS: Final = 32
 # Numbers of a matrix that is held in registers: its steps are written out, so that lanes, or
 # threads, have a matrix each.
 _FEW: Final = 16
@@ -105,44 +102,40 @@ def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Arr
         sizes = k.alloc((rows,), factors.dtype)
         with k.loop(rows, columns) as (i, m):
             out[b, i, m] = a[b, i, m]
-        # What is done is left out by some steps at a time: sizes of loops are numbers.
-        for start in range(0, steps, _STEPS):
-            below, right = rows - start, columns - start
-            with k.loop(min(_STEPS, steps - start)) as step:
-                j = step + start
-                # Two reductions, which have lanes. Only rows that are done are smaller than NaN.
-                best, place = k.alloc((), factors.dtype, -2), k.alloc((), dtypes.int32, rows)
-                with k.loop(below) as i:
-                    column[i] = out[b, i + start, j]
-                with k.loop(below) as i:
-                    own = size(column[i])
-                    sizes[i] = (i >= step).where((own >= 0).where(own, -1), -2)
-                with k.loop(below) as i:
-                    best[()] = best[()].maximum(sizes[i])
-                with k.loop(below) as i:
-                    here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
-                    place[()] = place[()].minimum(here)
-                chosen = k.keep(place[()])
-                pivots[b, j] = chosen + (start + 1)
-                with k.loop(columns) as m:
-                    row[m] = out[b, chosen + start, m]
-                with k.loop(columns) as m:
-                    held[m] = out[b, j, m]
-                with k.loop(columns) as m:
-                    out[b, chosen + start, m] = held[m]
-                with k.loop(columns) as m:
-                    out[b, j, m] = row[m]
-                column[chosen] = column[step]
-                pivot = out.keep(row[j])
-                zero = k.keep(size(pivot) == 0)
-                with k.when((bad[()] == 0) & zero):
-                    bad[()] = j.cast(info.dtype) + 1
-                with k.loop(below) as i:
-                    column[i] = where(i > step, where(zero, column[i], column[i] / pivot), 0)
-                with k.loop(below, right) as (i, m), k.when((i > step) & (m >= step)):
-                    there = b, i + start, m + start
-                    left = out[there] - column[i] * row[m + start]
-                    out[there] = where(m > step, left, column[i])
+        with k.loop(steps) as j:
+            # Two reductions, which have lanes. Only rows that are done are smaller than NaN.
+            best, place = k.alloc((), factors.dtype, -2), k.alloc((), dtypes.int32, rows)
+            with k.loop(rows) as i:
+                column[i] = out[b, i, j]
+            with k.loop(rows) as i:
+                own = size(column[i])
+                sizes[i] = (i >= j).where((own >= 0).where(own, -1), -2)
+            with k.loop(rows) as i:
+                best[()] = best[()].maximum(sizes[i])
+            with k.loop(rows) as i:
+                here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
+                place[()] = place[()].minimum(here)
+            chosen = k.keep(place[()])
+            pivots[b, j] = chosen + 1
+            with k.loop(columns) as m:
+                row[m] = out[b, chosen, m]
+            with k.loop(columns) as m:
+                held[m] = out[b, j, m]
+            with k.loop(columns) as m:
+                out[b, chosen, m] = held[m]
+            with k.loop(columns) as m:
+                out[b, j, m] = row[m]
+            column[chosen] = column[j]
+            pivot = out.keep(row[j])
+            zero = k.keep(size(pivot) == 0)
+            with k.when((bad[()] == 0) & zero):
+                bad[()] = j.cast(info.dtype) + 1
+            with k.loop(rows) as i:
+                column[i] = where(i > j, where(zero, column[i], column[i] / pivot), 0)
+            with k.loop(rows, columns) as (i, m), k.when((i > j) & (m >= j)):
+                there = b, i, m
+                left = out[there] - column[i] * row[m]
+                out[there] = where(m > j, left, column[i])
         info[b] = bad[()]
 
 
@@ -159,7 +152,8 @@ def _lu_of_few(k: KernelBuilder, factors: Array, pivots: Array, info: Array, giv
         w = [[a.keep(a[b, i, m]) for m in range(columns)] for i in range(rows)]
         bad: Any = 0
         for j in range(min(rows, columns)):
-            best, chosen = _rank(k, w[j][j]), j
+            best = _rank(k, w[j][j])
+            chosen: Any = j
             for i in range(j + 1, rows):
                 own = _rank(k, w[i][j])
                 larger = k.keep(own > best)
