@@ -34,7 +34,7 @@ def guards_of(loop: K.Loop) -> list[Expr]:
     updates = [s for s in stmts if isinstance(s, K.Update)]
     inner = {s.var for s in stmts if isinstance(s, K.Loop)}
     inner |= {let.var for update in updates for let in update.lets}
-    first, *others = (update.mask.constraints for update in updates)
+    first, *others = (update.mask.constraints for update in updates) if updates else ((),)
     return [c for c in first if not c.vars & inner and all(c in other for other in others)]
 
 
