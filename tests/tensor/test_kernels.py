@@ -170,6 +170,19 @@ def test_conditions_and_memory_of_an_iteration(device: str) -> None:
     assert chosen(Tensor(x)).tolist() == wanted.tolist()
 
 
+def test_a_number_that_is_written_under_a_condition(device: str) -> None:
+    @gpu.kernel(outputs=like)
+    def positive(k: Any, out: Any, x: Any) -> None:
+        with k.loop(x.size) as i:
+            kept = k.alloc((), x.dtype)
+            with k.when(x[i] > 0):
+                kept[()] = x[i]
+            out[i] = 2 * kept[()]
+
+    x = np.random.default_rng(4).integers(-9, 9, 50).astype(np.int32)
+    assert positive(Tensor(x)).tolist() == (2 * np.maximum(x, 0)).tolist()
+
+
 def test_a_source_in_the_language_of_the_device(device: str) -> None:
     rng = np.random.default_rng(4)
     x = rng.standard_normal(int(rng.integers(2, 300))).astype(np.float32)
