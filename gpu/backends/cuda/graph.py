@@ -357,7 +357,13 @@ class _Setter:
         firsts, pairs, rows, dirty = self._tables
         address = context.library.address
         self._block = Words.of(
-            *(address("cuGraphExecKernelNodeSetParams_v2"), executable, count, firsts.address + 8, pairs.address + 8),
+            *(
+                address("cuGraphExecKernelNodeSetParams_v2"),
+                executable,
+                count,
+                firsts.address + 8,
+                pairs.address + 8,
+            ),
             *(self._new.address, self._old.address, now is not None),
             *(len(touched), rows.address + 8, dirty.address, 0),
             *(address("cuCtxGetCurrent"), context.handle, 0),
