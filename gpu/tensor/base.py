@@ -348,7 +348,15 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
 
 def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     if isinstance(data, (np.ndarray, np.generic)):
-        return np.asarray(data)
+        array = np.asarray(data)
+        # Numpy's own float64, where a narrower float is asked for, is rounded before it is copied:
+        # there are devices that have no float64 to do it in.
+        if dtype is not None and array.dtype.kind in "fc" and 16 <= dtype.bits < array.itemsize * 8:
+            same_kind = dtype.is_float if array.dtype.kind == "f" else dtype.is_complex
+            if same_kind and not dtype.is_image:
+                with np.errstate(over="ignore"):
+                    return array.astype(dtype.np)
+        return array
     try:
         array = np.array(data)
     except ValueError as error:
