@@ -12,7 +12,7 @@ WHY: Final = {
     "linker": "linking several inputs is not modelled: numba links a kernel with CUDA C there",
     "managed": "managed memory is not modelled",
     "profiler": "cuProfilerStart is not modelled",
-    "nvvm": "numba asks libNVVM for compute_50, which that of CUDA 13 does not know, if it is there",
+    "nvvm": "numba asks for compute_50, which libNVVM of CUDA 13 does not know, if it is there",
     "process": "the test runs a process of its own, in which the library is not initialised",
     "registers": "registers of PTX are a guess of 32: the test wants more than 57",
 }

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from gpu.core.elf import EM_CUDA, ET_EXEC, HEADER, IDENT, SECTION, SHT_PROGBITS, SHT_STRTAB
+from gpu.core.files import read_bytes
 from gpu.sim.cuda.attributes import capability
 from gpu.sim.cuda.calls.modules import ERROR_LOG, ERROR_SIZE, Log
 from gpu.sim.cuda.codes import FILE_NOT_FOUND, INVALID_VALUE, NOT_SUPPORTED, CudaError
@@ -66,6 +66,7 @@ def _add_data(
     options: int,
     values: int,
 ) -> None:
+    Log(count, options, values)
     _add(call, handle, kind, get_bytes(data, size, "the data"))
 
 
@@ -73,9 +74,9 @@ def _add_data(
 def _add_file(
     call: Call, handle: int, kind: int, path: int, count: int, options: int, values: int
 ) -> None:
-    log = Log(count, options, values)
+    Log(count, options, values)  # which refuses what is no option
     try:
-        data = Path(get_text(path, "the path")).read_bytes()
+        data = read_bytes(get_text(path, "the path"))
     except OSError as error:
         raise CudaError(FILE_NOT_FOUND, str(error)) from error
     _add(call, handle, kind, data)
