@@ -199,7 +199,7 @@ class Group(Unpicklable):
             self._engine.start(call).wait()
 
     def traffic(self) -> Traffic:
-        """What collectives gave since this was called before, how long they took, and what was hidden.
+        """What collectives moved since this was called before, how long, and what was hidden.
 
         >>> from gpu import distributed
         >>> distributed.init().traffic().hidden  # a process that is alone waits for none

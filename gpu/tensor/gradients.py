@@ -112,8 +112,8 @@ class Gradients(Handle):
             )
         for leaf, node in zip(leaves, found, strict=True):
             if node is not None:
-                node = _laid_as(leaf, node)
-                total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)
+                own = _laid_as(leaf, node)
+                total = own if leaf.grad is None else G.alu("add", leaf.grad._node, own)
                 leaf.grad = leaf._wrap(total)
         return self
 
@@ -178,7 +178,7 @@ def _sum(parts: Sequence[Node | None]) -> Node | None:
 
 
 def _laid_as(leaf: Handle, grad: Node) -> Node:
-    """The gradient, cut as the leaf is that it is of: each device gets the sum of its part alone."""
+    """The gradient, cut as its leaf is: each device gets the sum of its part alone."""
     if isinstance(grad.device, str):
         return grad
     (spread,) = on_devices([leaf._node])
