@@ -90,7 +90,7 @@ class Optimizer(ABC):
         found = []
         for p in self.params:
             zeros = np.zeros(p.shape, promote(p.dtype, dtypes.float32).np)
-            found.append(Tensor(zeros, device=p.device).shard_like(p))
+            found.append(Tensor(zeros, device=p.device).shard_like(p).realize())
         return found
 
     def _operands(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
