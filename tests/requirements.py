@@ -164,6 +164,8 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "amx": _lacks_amx,
     "fma": _lacks_fma,
     "f16c": _lacks_f16c,
+    "gguf": partial(_lacks_module, "gguf"),
+    "onnx": partial(_lacks_module, "onnx"),
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
     "simulated-mac": _lacks_simulated_mac,

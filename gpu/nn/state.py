@@ -1,10 +1,12 @@
 """Model state: the public names of `gpu.tensor.nn.state`."""
 
 from gpu.tensor.nn.state import (
+    GgufFile,
     SafeMetadata,
     TensorInfo,
     get_parameters,
     get_state_dict,
+    gguf_load,
     load_state_dict,
     safe_load,
     safe_load_metadata,
@@ -15,10 +17,12 @@ from gpu.tensor.nn.state import (
 )
 
 __all__ = [
+    "GgufFile",
     "SafeMetadata",
     "TensorInfo",
     "get_parameters",
     "get_state_dict",
+    "gguf_load",
     "load_state_dict",
     "safe_load",
     "safe_load_metadata",

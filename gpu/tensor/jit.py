@@ -118,7 +118,8 @@ class Jit(JitObject, Generic[P, R]):
     function: Callable[P, R]
 
     def __init__(self, function: Callable[P, R]):
-        functools.update_wrapper(self, function)
+        # What an object has stays its own: here it would be out of date, or in the way.
+        functools.update_wrapper(self, function, updated=())
         self.function = function
         self._name = getattr(function, "__qualname__", repr(function))
         self._captures: Recent[Any, list[Capture]] = Recent(KEPT_CAPTURES)

@@ -128,8 +128,11 @@ def tracing(trace: Trace) -> Iterator[None]:
 
 
 @contextmanager
-def tracing_inside(trace: Trace) -> Iterator[None]:
-    """As `tracing`, also while another trace is being made, which goes on afterwards."""
+def tracing_inside(trace: Trace | None) -> Iterator[None]:
+    """As `tracing`, also while another trace is being made, which goes on afterwards.
+
+    None is for what is the same in every call: it is computed as if nothing were watched.
+    """
     around, _here.trace = _here.trace, trace
     try:
         yield

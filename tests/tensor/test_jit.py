@@ -435,3 +435,21 @@ def test_a_class_without_dict_is_told_so() -> None:
 
     with pytest.raises(gpu.JitError, match="__slots__"):
         Slotted().step(vector(1))
+
+
+def test_an_object_with_attributes_of_any_name() -> None:
+    """Its attributes stay its own; those of a jitted function are not overwritten by them."""
+
+    class Model:
+        def __init__(self) -> None:
+            self._kept, self._call, self.function = 1, 2, 3
+            self.weight = Tensor([2.0])
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    run = gpu.jit(Model())
+    for n in (1, 2, 3, 2):
+        for _ in range(3):
+            assert run(Tensor.full((n,), 3.0)).tolist() == [6.0] * n
+    assert not hasattr(run, "weight")

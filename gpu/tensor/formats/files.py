@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.tensor.formats import numpy as numpy_files
+from gpu.tensor.formats.gguf import gguf_load
 from gpu.tensor.formats.safetensors import safe_load, safe_save
 from gpu.tensor.formats.torch import torch_load
 from gpu.tensor.tensor import Tensor
@@ -15,7 +16,7 @@ from gpu.tensor.tensor import Tensor
 Path = str | os.PathLike[str]
 
 _TORCH: Final = (".pt", ".pth", ".bin", ".ckpt")
-_READ: Final = (".safetensors", ".npy", ".npz", *_TORCH)
+_READ: Final = (".safetensors", ".npy", ".npz", ".gguf", *_TORCH)
 _WRITTEN: Final = _READ[:3]
 
 
@@ -38,7 +39,7 @@ def save(value: Tensor | Mapping[str, Tensor], path: Path) -> None:
     [1, 2]
     """
     suffix = _suffix(path)
-    if suffix in _TORCH:
+    if suffix not in _WRITTEN:
         raise InvalidValue(f"{suffix} files are read only here; use one of {', '.join(_WRITTEN)}")
     if suffix == ".npy":
         if not isinstance(value, Tensor):
@@ -59,8 +60,9 @@ def save(value: Tensor | Mapping[str, Tensor], path: Path) -> None:
 
 
 def load(path: Path, device: str | None = None) -> Any:
-    """What a file of tensors holds: .safetensors and .npz by name, .npy one tensor.
+    """What a file of tensors holds: .safetensors, .npz and .gguf by name, .npy one tensor.
 
+    Of a .gguf file `gpu.nn.state.gguf_load` gives the metadata besides.
     .pt, .pth, .bin and .ckpt are checkpoints of torch's, of which nothing is executed: what they
     hold, with tensors of this package. Files are not trusted.
 
@@ -74,6 +76,8 @@ def load(path: Path, device: str | None = None) -> Any:
             return numpy_files.npy_load(path, device)
         case ".npz":
             return numpy_files.npz_load(path, device)
+        case ".gguf":
+            return gguf_load(path, device).tensors
     return torch_load(path, device)
 
 

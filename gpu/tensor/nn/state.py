@@ -13,6 +13,7 @@ from gpu.runtime.execute import realize
 from gpu.tensor.base import TensorBase
 from gpu.tensor.copying import own_memory
 from gpu.tensor.formats.archive import tar_extract, zip_extract
+from gpu.tensor.formats.gguf import GgufFile, gguf_load
 from gpu.tensor.formats.safetensors import (
     SafeMetadata,
     TensorInfo,
@@ -25,10 +26,12 @@ from gpu.tensor.jitobject import JitObject
 from gpu.tensor.tensor import Tensor
 
 __all__ = [
+    "GgufFile",
     "SafeMetadata",
     "TensorInfo",
     "get_parameters",
     "get_state_dict",
+    "gguf_load",
     "load_state_dict",
     "safe_load",
     "safe_load_metadata",

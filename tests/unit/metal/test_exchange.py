@@ -278,7 +278,8 @@ def test_a_block_of_malloc_that_is_no_object_is_memory(raw: RawMetal) -> None:
             Tensor.from_blob(begin + PAGE - 16, PAGE // 4 + 16)
 
 
-def test_the_exchange_names_its_gpu() -> None:
+def test_the_exchange_names_its_gpu(need: Callable[[str], None]) -> None:
+    need("clang")  # which compiles the addition
     with sharing("METAL:2"):
         exchange = Device["METAL:2"].allocator.exchange
         assert isinstance(exchange, MetalExchange) and exchange.device == (METAL, 2)
