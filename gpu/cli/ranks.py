@@ -161,21 +161,27 @@ def _collectives(mpi: Any, group: distributed.Group, rounds: int) -> Iterator[st
         tensor = Tensor(array).realize()
         ways: Mapping[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "all_reduce": (
-                lambda x=tensor: np.asarray(group.all_reduce(x)),
-                lambda a=array, o=out: comm.Allreduce(a, o),
+                partial(_read, group.all_reduce, tensor),
+                partial(comm.Allreduce, array, out),
             ),
             "all_gather": (
-                lambda x=tensor: [np.asarray(part) for part in group.all_gather(x)],
-                lambda a=array, e=every: comm.Allgather(a, e),
+                partial(_read, group.all_gather, tensor),
+                partial(comm.Allgather, array, every),
             ),
             "broadcast": (
-                lambda x=tensor: np.asarray(group.broadcast(x, 0)),
-                lambda o=out: comm.Bcast(o, 0),
+                partial(_read, group.broadcast, tensor, 0),
+                partial(comm.Bcast, out, 0),
             ),
         }
         for name, (ours, theirs) in ways.items():
             own, other = _least(ours, rounds) * 1e6, _least(theirs, rounds) * 1e6
             yield f"{name:<12} {nbytes:>9,} bytes {own:>9.1f} us   MPI {other:>9.1f} us"
+
+
+def _read(collective: Callable[..., Any], *arguments: object) -> list[Any]:
+    """The values of what a collective gives: one tensor or several."""
+    found = collective(*arguments)
+    return [np.asarray(each) for each in (found if isinstance(found, tuple) else (found,))]
 
 
 def _of_ranks(ranks: list[dict[str, Any]]) -> Iterator[str]:

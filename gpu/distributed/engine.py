@@ -106,8 +106,11 @@ class Engine:
             rank, host = self.world.rank, self.world.hosts[self.world.rank]
             text = f"rank {rank} on {host} ended with {type(error).__name__}: {error}"
             where = text, rank, host, self._started, ""
-            is_fault = isinstance(error, GpuFault)
-            self._ending_error = PeerFault(*where, error.address) if is_fault else PeerLost(*where)
+            self._ending_error = (
+                PeerFault(*where, error.address)
+                if isinstance(error, GpuFault)
+                else PeerLost(*where)
+            )
             self.close()
 
     def close(self) -> None:

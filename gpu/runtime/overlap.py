@@ -144,9 +144,9 @@ class _Order:
         self._gathers = {n for n in self._kinds if _start_of(recipe, n).calls[0].name == _GATHER}
         # What is computed for gathers alone waits with them.
         self._gathered = {n: self._kinds[n] for n in self._gathers}
-        for number, own in users.items():
-            if own <= self._gathers:
-                self._gathered[number] = self._kinds[min(own)]
+        for number, readers in users.items():
+            if readers <= self._gathers:
+                self._gathered[number] = self._kinds[min(readers)]
         totals = Counter[Any]()
         for number, kind in self._kinds.items():
             totals[kind] += self._bytes[number]

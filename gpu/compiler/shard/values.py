@@ -190,7 +190,8 @@ def _expanded(x: Sharded, cuts: Sequence[int | None]) -> Sharded:
     part = x.parts[0]
     sizes = part.src[0].shape
     repeated = {axis for axis, size in enumerate(sizes) if size == 1 != part.shape[axis]}
-    own, wanted = (tuple(None if c in repeated else c for c in each) for each in (x.cuts, cuts))
+    own = tuple(None if cut in repeated else cut for cut in x.cuts)
+    wanted = tuple(None if cut in repeated else cut for cut in cuts)
     moved = aligned(Sharded(own, tuple(each.src[0] for each in x.parts), x.axes), wanted)
     shape = list(part.shape)
     for cut, along in zip(x.cuts, x.axes, strict=True):

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu import Mesh, Tensor, distributed, dtypes, jit, nn
+import gpu
+from gpu import Device, Mesh, Tensor, distributed, dtypes, jit, nn
 from gpu.core.errors import (
     CollectiveMismatch,
     DeviceMismatch,
@@ -225,6 +226,39 @@ def check_traffic() -> None:
         group.traffic()
         trained(mesh, how, 3, after=lambda found=found: found.append(group.traffic()))
         assert [traffic[:2] for traffic in found] == [wanted] * 3, (how, found)
+
+
+def check_memory() -> None:
+    """State lies as its parameter, and a step that is replayed changes memory in place."""
+    mesh, size, count = Mesh((SIZE,), ("data",)), 520 * SIZE, 3
+    whole = 4 * count * size * size
+    for spec in ((), ("data",)):
+        share = whole // (SIZE if spec else 1)
+        before = Device["CPU"].allocator.live
+        weights = [Tensor(np.asarray(values(size, size), np.float32)) for _ in range(count)]
+        for weight in weights:
+            weight.shard_(mesh, spec).realize()
+        optimizer = nn.optim.Adam(weights)
+        assert Device["CPU"].allocator.live - before < 3.1 * share, spec
+
+        @jit
+        def step(x: Tensor, weights: Any = weights, optimizer: Any = optimizer) -> Tensor:
+            for weight in weights:
+                x = x @ weight
+            loss = x.square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        with Tensor.train():
+            for number in range(4):
+                optimizer.zero_grad()
+                gpu.reset_peak_memory_stats()
+                step(Tensor.ones(SIZE, size).shard(mesh, ("data",)).realize()).item()
+                stats = gpu.memory_stats()["CPU"]
+                if number > 1:  # else what was there before is counted as well
+                    assert stats.peak - stats.live < share, (spec, str(stats))
+        del weights, weight, optimizer, step
 
 
 def check_buckets() -> None:
