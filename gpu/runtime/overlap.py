@@ -171,14 +171,15 @@ class _Order:
         while left or buckets:
             free = None
             ahead = self._are_ahead(under_way)
-            able = (n for n in left if self._needs[n] <= done)
-            ready = [n for n in able if self._gathered.get(n) not in ahead]
             if self._nbytes(under_way) < MOST_UNDER_WAY:
-                free = next((n for n in ready if self._needs[n].isdisjoint(under_way)), None)
+                able = self._able(left, done, ahead)
+                free = next((n for n in able if self._needs[n].isdisjoint(under_way)), None)
             if free is None and buckets:
                 yield send(next(iter(buckets)))
                 continue
-            number = ready[0] if free is None else free
+            number = next(self._able(left, done, ahead), None) if free is None else free
+            if number is None:  # nothing but what is gathered for others
+                number = next(self._able(left, done, set()))
             for needed in sorted(self._needs[number].intersection(under_way)):
                 if needed in under_way:
                     event = under_way[needed]
@@ -212,6 +213,11 @@ class _Order:
             order += _bits(before[start] & ~done)
             done |= before[start]
         return [*order, *_bits(~done & (1 << len(before)) - 1)]
+
+    def _able(self, left: Iterable[int], done: set[int], without: set[Any]) -> Iterator[int]:
+        """Steps whose needs have begun, but for gathers of some kinds, and what only they read."""
+        able = (n for n in left if self._needs[n] <= done)
+        return (n for n in able if self._gathered.get(n) not in without)
 
     def _are_ahead(self, under_way: Iterable[int]) -> set[Any]:
         """The kinds of gathers of which enough is under way."""
