@@ -14,7 +14,7 @@ import pytest
 import gpu
 from gpu import Tensor, dtypes
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, Unsupported
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.costs import Costs
 
 

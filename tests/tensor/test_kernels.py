@@ -28,7 +28,7 @@ from gpu.core.errors import (
     ShapeError,
     Unsupported,
 )
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.kernels import Kernel
 
 
@@ -351,7 +351,7 @@ def test_machines_that_are_not_here(need: Any) -> None:
 
 CHILD = """
 from gpu import Tensor
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 import gpu
 @gpu.kernel(outputs=lambda x: (x.shape, x.dtype))
 def triple(k, out, x):

@@ -7,7 +7,7 @@ import pytest
 
 from gpu import Tensor
 from gpu.core.errors import OutOfMemory, ShapeError
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 
 
 @pytest.mark.parametrize(
