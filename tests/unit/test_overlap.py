@@ -45,7 +45,7 @@ def test_random_graphs(seed: int) -> None:
         if kind < 0.35:
             steps.append((OTHER - len(starts), (source, count)))
             kinds = str(rng.choice(["add", "max"])), str(rng.choice(["all_reduce", "all_gather"]))
-            starts.append(start(4 << rng.integers(24), *kinds))
+            starts.append(start(4 << int(rng.integers(24)), *kinds))
         elif kind < 0.5:  # in place: reads the leaf and another value
             leaf = int(rng.integers(LEAVES))
             writes.add(leaf)
