@@ -384,7 +384,7 @@ class Capture:
         if isinstance(handle.device, str):
             return is_only_storage(handle._value, memory)
         parts = parts_of(handle._value)
-        apart = is_only_reference(parts[source.part : source.part + 1], 1)
+        apart = is_only_reference([parts[source.part]], 1)
         return apart and is_only_storage(parts[source.part], memory)
 
 
