@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from gpu.core.config import config
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import InvalidType, InvalidValue
 from gpu.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -220,10 +220,12 @@ def map_file(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
     The mapping lives as long as the array or a view of it. It shows the file as it is: replacing
     the file by name (as `atomic_file` does) leaves the mapping alone, while writing into it shows,
     and touching what was cut off kills the process (SIGBUS). Raises OSError as the system does,
-    and InvalidValue for what is not a regular file.
+    InvalidType for a path that is none, and InvalidValue for what is not a regular file.
     """
     import numpy as np
 
+    if not isinstance(path, (str, os.PathLike)):  # an int would be a file that is open
+        raise InvalidType(f"a file is named by a str or a pathlib.Path, got {path!r}")
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise InvalidValue(f"{os.fspath(path)!r} is not a regular file; pass the path of one")
