@@ -443,8 +443,9 @@ def load(source: Path | bytes, device: str | None = None) -> OnnxModel:
             "ONNX files are read by the package onnx: pip install 'gpu[onnx]'"
         ) from error
     target = Device.canonicalize(device)
-    content, folder = source, None
-    if not isinstance(content, bytes):
+    if isinstance(source, bytes):
+        content, folder = source, None
+    else:
         content, folder = map_file(source).tobytes(), os.path.dirname(os.path.abspath(source))
     proto = ModelProto()
     try:
