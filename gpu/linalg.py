@@ -26,6 +26,7 @@ from gpu.tensor.linalg.forms import (
     tensorinv,
     tensorsolve,
 )
+from gpu.tensor.linalg.indefinite import ldl_factor, ldl_factor_ex, ldl_solve
 from gpu.tensor.linalg.norms import cond, matrix_norm, norm, vector_norm
 from gpu.tensor.linalg.powers import matrix_exp, matrix_power
 from gpu.tensor.linalg.products import cross, diagonal, matmul, multi_dot, vander, vecdot
@@ -68,6 +69,9 @@ __all__ = [
     "householder_product",
     "inv",
     "inv_ex",
+    "ldl_factor",
+    "ldl_factor_ex",
+    "ldl_solve",
     "logdet",
     "lstsq",
     "lu",

@@ -171,7 +171,7 @@ def test_what_may_be_in_use_stays(tmp_path: Path) -> None:
 
 ONE = """
 from gpu import Tensor
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 
 def test_one():
     assert (Tensor([1.0, 2.0]) * 3.25 - 1.5).tolist() == [1.75, 5.0]

@@ -12,6 +12,7 @@ from gpu.cli import (
     crash,
     decode,
     demo,
+    distributed,
     doctor,
     fw,
     info,
@@ -55,6 +56,11 @@ COMMANDS: Final[dict[str, Command]] = {
         decode.run,
     ),
     "demo": Command("train a network to read digits", demo.add_arguments, demo.run),
+    "distributed": Command(
+        "under mpiexec or srun: compare and measure all ranks",
+        distributed.add_arguments,
+        distributed.run,
+    ),
     "doctor": Command(
         "what each device has, or what is missing and how to get it",
         doctor.add_arguments,

@@ -20,7 +20,7 @@ from gpu.core.config import Context
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.files import atomic_file
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 
 if TYPE_CHECKING:
     import numpy as np

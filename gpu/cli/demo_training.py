@@ -17,7 +17,7 @@ from gpu import nn
 from gpu.data import Bytes, load_digits, split_digits
 from gpu.nn.optim import Adam
 from gpu.nn.state import get_parameters
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.jit import jit
 from gpu.tensor.tensor import Tensor
 

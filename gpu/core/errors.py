@@ -231,3 +231,23 @@ class PeerLost(DistributedError):
     def __init__(self, message: str, rank: int, host: str, step: int, collective: str):
         super().__init__(message)
         self.rank, self.host, self.step, self.collective = rank, host, step, collective
+
+
+class PeerFault(PeerLost, GpuFault):
+    """A rank ended with a GpuFault of its GPU; it is one on all others too.
+
+    Attributes:
+        address: that the GPU of that rank faulted at, None where it does not tell.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        rank: int,
+        host: str,
+        step: int,
+        collective: str,
+        address: int | None = None,
+    ):
+        super().__init__(message, rank, host, step, collective)
+        self.address = address

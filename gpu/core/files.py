@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from gpu.core.config import config
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import InvalidType, InvalidValue
 from gpu.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -97,7 +97,11 @@ def _temporary_file(folder: str, mode: int) -> tuple[str, int]:
     """A new file that this process alone holds the lock of: its path and a descriptor."""
     while True:
         path = os.path.join(folder, _temporary_name())
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except OSError as error:
+            error.filename = folder  # nobody asked for the temporary file
+            raise
         with contextlib.suppress(OSError):  # no locks there, so that nobody removes it either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -216,10 +220,12 @@ def map_file(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
     The mapping lives as long as the array or a view of it. It shows the file as it is: replacing
     the file by name (as `atomic_file` does) leaves the mapping alone, while writing into it shows,
     and touching what was cut off kills the process (SIGBUS). Raises OSError as the system does,
-    and InvalidValue for what is not a regular file.
+    InvalidType for a path that is none, and InvalidValue for what is not a regular file.
     """
     import numpy as np
 
+    if not isinstance(path, (str, os.PathLike)):  # an int would be a file that is open
+        raise InvalidType(f"a file is named by a str or a pathlib.Path, got {path!r}")
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise InvalidValue(f"{os.fspath(path)!r} is not a regular file; pass the path of one")

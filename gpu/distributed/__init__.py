@@ -12,7 +12,7 @@ MPI starts the processes and moves the bytes. docs/howto/clusters.md tells users
 
 from __future__ import annotations
 
-from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
+from gpu.core.errors import CollectiveMismatch, DistributedError, PeerFault, PeerLost
 from gpu.distributed.call import Traffic
 from gpu.distributed.checkpoint import Saving, checkpoints, load, save
 from gpu.distributed.group import Group
@@ -24,6 +24,7 @@ __all__ = [
     "CollectiveMismatch",
     "DistributedError",
     "Group",
+    "PeerFault",
     "PeerLost",
     "Saving",
     "Traffic",

@@ -24,11 +24,13 @@ class Traffic(NamedTuple):
 
     Attributes:
         calls: how many there were; those that go together are one.
+        nbytes: of what this rank gave to them: its operands.
         seconds: while their bytes moved.
         waited: seconds in which the program waited for them.
     """
 
     calls: int = 0
+    nbytes: int = 0
     seconds: float = 0.0
     waited: float = 0.0
 
@@ -64,6 +66,7 @@ class Call:
         make: gives its steps, in the thread of MPI.
         kept: what has to live until it is done.
         lane: among the calls of which it has its place, on all ranks the same; 1 of saves.
+        nbytes: of what this rank gives.
     """
 
     def __init__(
@@ -74,8 +77,10 @@ class Call:
         peer: int | None = None,
         kept: object = None,
         lane: int = 0,
+        nbytes: int = 0,
     ):
         self.what, self.site, self.peer, self.kept, self.lane = what, site, peer, kept, lane
+        self.nbytes = nbytes
         self.make: Make | None = make
         self.number = 0
         self.steps: Steps | None = None
@@ -96,9 +101,9 @@ class Call:
         self._done.release()
         if not self._is_counted:
             self._is_counted = True
-            calls, seconds, waited = _Total.traffic
+            calls, nbytes, seconds, waited = _Total.traffic
             seconds, waited = seconds + self.ended - self.began, waited + time.monotonic() - since
-            _Total.traffic = Traffic(calls + 1, seconds, waited)
+            _Total.traffic = Traffic(calls + 1, nbytes + self.nbytes, seconds, waited)
         if self._error is not None:
             raise_again(self._error)
 

@@ -20,7 +20,14 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
-from gpu.core.errors import CollectiveMismatch, DistributedError, GpuError, PeerLost
+from gpu.core.errors import (
+    CollectiveMismatch,
+    DistributedError,
+    GpuError,
+    GpuFault,
+    PeerFault,
+    PeerLost,
+)
 from gpu.core.log import get_logger
 from gpu.distributed import messages
 from gpu.distributed.call import Call, raise_again, refuse_forked
@@ -93,11 +100,17 @@ class Engine:
         self._inbox.put(call)
         return call
 
-    def fail(self, reason: str) -> None:
-        """Tells all ranks that this one takes no part any more."""
+    def fail(self, error: BaseException) -> None:
+        """Tells all ranks that an error ends this one's part; of a GPU's fault they get one too."""
         if self._thread.is_alive():
-            rank = self.world.rank
-            self._ending_error = PeerLost(reason, rank, self.world.hosts[rank], self._started, "")
+            rank, host = self.world.rank, self.world.hosts[self.world.rank]
+            text = f"rank {rank} on {host} ended with {type(error).__name__}: {error}"
+            where = text, rank, host, self._started, ""
+            self._ending_error = (
+                PeerFault(*where, error.address)
+                if isinstance(error, GpuFault)
+                else PeerLost(*where)
+            )
             self.close()
 
     def close(self) -> None:

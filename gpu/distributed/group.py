@@ -199,7 +199,7 @@ class Group(Unpicklable):
             self._engine.start(call).wait()
 
     def traffic(self) -> Traffic:
-        """How long collectives took since this was called before, and how much of it was hidden.
+        """What collectives moved since this was called before, how long, and what was hidden.
 
         >>> from gpu import distributed
         >>> distributed.init().traffic().hidden  # a process that is alone waits for none
@@ -257,7 +257,7 @@ class Group(Unpicklable):
             letter[: text.size] = text
             yield engine.direct.send(letter, peer, tag) + engine.direct.send(own, peer, tag)
 
-        self._started(Call(what, site, make, peer, own))
+        self._started(Call(what, site, make, peer, own, nbytes=own.size))
         zero = Tensor(0.0, dtype=tensor.dtype if has_gradient(tensor.dtype) else None)
         zero = zero.to(tensor.device)
         return _with_gradient(zero._node, _Backward(self, _of_send, (peer, tag)), tensor)
@@ -302,8 +302,8 @@ class Group(Unpicklable):
             yield from engine.agree(call)
             yield from move(engine.wire, own, out)
 
-        call = self._started(Call(what, user_call_site(), make, None, buffer))
-        return _arriving(buffer, call, tensor, shape, rule)
+        call = Call(what, user_call_site(), make, None, buffer, nbytes=own.size)
+        return _arriving(buffer, self._started(call), tensor, shape, rule)
 
     def _started(self, call: Call) -> Call:
         assert self._engine is not None, "of one process nothing is sent"

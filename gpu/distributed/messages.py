@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from gpu.core.callsite import CallSite
-from gpu.core.errors import CollectiveMismatch, DistributedError, FormatError, PeerLost
+from gpu.core.errors import CollectiveMismatch, DistributedError, FormatError, PeerFault, PeerLost
 from gpu.distributed.exchange import Bytes
 
 LARGEST: Final = 1 << 14  # bytes of a message
@@ -98,16 +98,22 @@ def told(error: Exception) -> dict[str, Any]:
     if isinstance(error, PeerLost):
         told |= {"rank": error.rank, "host": error.host, "step": error.step}
         told["collective"] = error.collective
+    if isinstance(error, PeerFault):
+        told["address"] = error.address
     return told
 
 
 def error_of(message: dict[str, Any], sender: int) -> DistributedError:
     """The error that a rank told of."""
     text = field(message, "text", str, sender)
-    if message.get("error") == "PeerLost":
+    if message.get("error") in ("PeerLost", "PeerFault"):
         rank, step = (field(message, name, int, sender) for name in ("rank", "step"))
         host, collective = (field(message, name, str, sender) for name in ("host", "collective"))
-        return PeerLost(text, rank, host, step, collective)
+        if message["error"] == "PeerLost":
+            return PeerLost(text, rank, host, step, collective)
+        address = message.get("address")
+        known = address if isinstance(address, int) else None
+        return PeerFault(text, rank, host, step, collective, known)
     return (
         CollectiveMismatch(text)
         if message.get("error") == "CollectiveMismatch"

@@ -72,7 +72,8 @@ class Plans:
         if len(calls) > 1:
             how += f", and {len(calls) - 1} more"
         what = What(name, dtype.name, tuple(shape), how)
-        return self._engine.start(Call(what, plan.site, make, kept=kept))
+        nbytes = sum(own.size for own, _ in pairs)
+        return self._engine.start(Call(what, plan.site, make, kept=kept, nbytes=nbytes))
 
     def _together(self, call: HostCall, wire: Wire, pairs: Sequence[tuple[Bytes, Bytes]]) -> Steps:
         """Collectives as one, of all that they move: for each rank what is to go there."""

@@ -94,9 +94,6 @@ def _tell_of_exceptions(engine: Engine) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
-        rank = engine.world.rank
-        engine.fail(
-            f"rank {rank} on {engine.world.hosts[rank]} ended with {kind.__name__}: {error}"
-        )
+        engine.fail(error)
 
     sys.excepthook = hook

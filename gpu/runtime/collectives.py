@@ -143,8 +143,8 @@ class StartForm(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the results."""
-        return sum(_nbytes(form) for call in self.calls for form in call.outputs)
+        """Of the operands or the results, whichever are larger."""
+        return sum(max(_nbytes(*call.inputs), _nbytes(*call.outputs)) for call in self.calls)
 
 
 class WaitForm(NamedTuple):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.dims import (
     Symbol,
@@ -15,7 +12,7 @@ from gpu.compiler.ir.dims import (
     plain,
     same_memory,
 )
-from gpu.compiler.ir.graph import Node, bodies_of, toposort
+from gpu.compiler.ir.graph import Node, bodies_of, fresh_memory, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
 from gpu.compiler.ir.graph.grid import layout_of
 from gpu.core.config import config, for_settings
@@ -23,35 +20,30 @@ from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.bindings import earlier
 from gpu.runtime.buffer import Buffer, memories_of
-from gpu.runtime.collectives import Exchange, StartForm, plan_digest, shared_plan
+from gpu.runtime.collectives import Exchange, StartForm
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
 from gpu.runtime.hostcalls import HostForm, HostFunction
 from gpu.runtime.iteration import Iteration, LoopForm
 from gpu.runtime.origins import Origin, copy_origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
-from gpu.runtime.profile import PROFILE, is_profiling, lines_of
+from gpu.runtime.prepared import Counters, Prepared, run_part
+from gpu.runtime.profile import is_profiling, lines_of
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import (
     OTHER,
-    About,
-    Call,
     Key,
     Launch,
     Other,
-    Part,
     Recipe,
-    Repeat,
-    Run,
     Schedule,
-    Start,
-    Wait,
     compile_settings,
     find_on_disk,
     graph_key,
     graph_symbols,
     keep_on_disk,
     load,
+    short_key,
 )
 from gpu.runtime.status import any_words, known_words, note_statuses
 from gpu.runtime.timeline import span
@@ -63,33 +55,45 @@ if TYPE_CHECKING:
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
-_NOTHING: Final = nullcontext()
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
 KEPT_KERNELS: Final = 4096
 _families: Recent[Key, Family] = Recent(KEPT_KERNELS)
 _schedules: Recent[tuple[Family, Key], Schedule] = Recent(KEPT_KERNELS)
-_digests: Recent[Key, bytes] = Recent(KEPT_KERNELS)
+_small: Recent[Key, Small] = Recent(KEPT_KERNELS)
 
 
-class Counters:
-    """What has been run since the process started; tests and `gpu demo` read it.
+class Small(NamedTuple):
+    """What computes small expressions that have one `short_key`, by launches alone.
 
     Attributes:
-        launches: kernels launched.
-        compiled: graphs compiled.
-        kernels: kernels compiled for them.
+        schedule: what finds it among the schedules.
+        order: for each of its leaves the place of that among those of the short key.
     """
 
-    launches = 0
-    compiled = 0
-    kernels = 0
+    schedule: tuple[Family, Key]
+    order: tuple[int, ...]
+
+
+class _Settings(NamedTuple):
+    """What settings say, here and now.
+
+    Attributes:
+        compiled: those that change what a graph compiles to.
+        is_timed: whether kernels are timed.
+        finds_nan: whether values are searched for the first NaN.
+    """
+
+    compiled: Key
+    is_timed: bool
+    finds_nan: bool
 
 
 def forget_compiled() -> None:
     """Has every graph be compiled again, or found on disk, when it is computed next."""
     _families.clear()
     _schedules.clear()
+    _small.clear()
 
 
 def is_computed(node: Node) -> bool:
@@ -129,6 +133,36 @@ def has_value(node: Node, value: Node) -> None:
     node.value = value
 
 
+def again(root: Node) -> Node | None:
+    """The value of a small expression as one that was computed before, in memory of its own.
+
+    None where `realize` has to find out what computes it. Raises what allocating raises.
+    """
+    settings, is_timed, finds_nan = _settings()
+    if is_timed or finds_nan:
+        return None
+    base = root if root.kind != "reshape" else without_reshapes(root)
+    found = short_key(base)
+    known = None if found is None else _small.get((settings, found[0]))
+    schedule = None if known is None else _schedules.get(known.schedule)
+    if found is None or known is None or schedule is None:
+        return None
+    note_thread()
+    copy_origin(root, base)
+    leaves = found[1]
+    slots = [storage(leaves[place]) for place in known.order]
+    if any_words() and any(slot.statuses for slot in slots):
+        return None
+    slots += [Buffer(s.device, s.size, s.dtype) for s in schedule.slots]
+    try:
+        run_part(schedule.filling, slots, memories_of(slots), ())
+    except GpuError as error:
+        name_origins(error, [base])
+        raise
+    base.value = fresh_memory(slots[schedule.outputs[0]], base)
+    return _view(base, root)
+
+
 def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Node]:
     """Computes the values of `roots`; returns a buffer node for each, of the same shape.
 
@@ -146,7 +180,7 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
             _note_lines(bases, roots)
         statuses = known_words(wanted, is_computed, storage) if any_words() else None
         try:
-            watched = _watched(wanted) if "nan" in config.CHECK else None
+            watched = _watched(wanted) if _settings().finds_nan else None
             _run(wanted, roots, bases, released)
             if statuses is not None:
                 note_statuses([storage(node) for node in wanted], statuses)
@@ -241,7 +275,21 @@ def _run(
         return
     slots = [*given, *prepared.make_slots()]
     prepared.run(slots)
+    if len(wanted) == 1 and prepared.lines is None:
+        _keep_small(wanted[0], prepared)
     _keep(wanted, prepared, slots)
+
+
+def _keep_small(root: Node, prepared: Prepared) -> None:
+    """Has `again` find what computed `root`, which is not in memory yet."""
+    schedule = prepared.schedule
+    is_fixed = not (prepared.values or schedule.is_shared or schedule.changing.steps)
+    if is_fixed and (found := short_key(root)) is not None:
+        (form, numbers), (key, leaves) = prepared.key, found
+        settings = compile_settings()
+        if (family := _families.get((form, settings))) is not None:
+            order = tuple(map(leaves.index, prepared.leaves))
+            _small.keep((settings, key), Small((family, numbers), order))
 
 
 def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
@@ -256,7 +304,7 @@ def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
 
 def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
-        root.value = buffer(slots[slot], root.shape, root.dtype, root.device)
+        root.value = fresh_memory(slots[slot], root)
 
 
 def _run_in_place(
@@ -279,138 +327,9 @@ def _run_in_place(
         _keep(roots, prepared, slots)
 
 
-class Prepared(NamedTuple):
-    """A compiled graph with its leaves, to be run on whatever memory stands for them.
-
-    Attributes:
-        key: the graph's form and numbers.
-        leaves: nodes whose memory the first slots are, in order.
-        schedule: what to run, and the slot of each root.
-        values: what launches take: symbolic sizes, bound to values, and numbers that vary.
-        lines: the lines that its steps are for, or () where they are not known; None where its
-            kernels are not profiled.
-    """
-
-    key: Key
-    leaves: list[Node]
-    schedule: Schedule
-    values: tuple[Symbol | int, ...] = ()
-    lines: tuple[str, ...] | None = None
-
-    def numbers(self, symbols: Mapping[str, Symbol]) -> list[int]:
-        """Each of `values` as a number, with sizes as in `symbols` where that has them."""
-        return [
-            value if isinstance(value, int) else symbols.get(value.base, value).number
-            for value in self.values
-        ]
-
-    def make_slots(self) -> list[Buffer]:
-        """Fresh buffers for the slots after the leaves."""
-        return [Buffer(s.device, s.size, s.dtype) for s in self.schedule.slots]
-
-    def run_in_place(
-        self,
-        slots: list[Buffer],
-        reused: Mapping[int, int],
-        vals: Sequence[int] | None = None,
-        before_changes: Callable[[], None] | None = None,
-    ) -> None:
-        """As `run`, of which the leaves that it changes lose their memory.
-
-        `reused` has slots that lie in the memory of leaves, with those. `before_changes` is called
-        once all memory is there, before any of a leaf changes. What leaves had is then in `slots`.
-        """
-        for slot, leaf in reused.items():
-            slots[slot] = slots[leaf]
-        changes = bool(reused or self.schedule.writes)
-        self.run(slots, vals, before_changes if changes else None)
-        for slot in (*self.schedule.writes, *reused):
-            slots[slot] = slots[slot].moved()
-
-    def run(
-        self,
-        slots: list[Buffer],
-        vals: Sequence[int] | None = None,
-        before_changes: Callable[[], None] | None = None,
-    ) -> None:
-        """Runs the graph on a buffer for each slot.
-
-        `vals` has a number for each of `values`; without it sizes have those they are bound to.
-        `before_changes` is called as in `run_in_place`.
-        """
-        if vals is None:
-            vals = self.numbers({}) if self.values else ()
-        note_thread()
-        memories, schedule = memories_of(slots), self.schedule
-        run = _run_part if self.lines is None else self._run_timed
-        with shared_plan(_digest(self.key), slots) if schedule.is_shared else _NOTHING:
-            run(schedule.filling, slots, memories, vals)
-            if schedule.changing.steps:
-                if before_changes is not None:
-                    before_changes()
-                run(schedule.changing, slots, memories, vals)
-
-    def _run_timed(
-        self,
-        part: Part,
-        slots: Sequence[Buffer],
-        memories: list[Any],
-        vals: Sequence[int],
-        one_device: str = "",
-    ) -> None:
-        """As `_run_part`, a step after the other, each of which is timed.
-
-        The step of a loop, which is all on `one_device`, has no slots but their memory.
-        """
-        first = 0 if part is self.schedule.filling else len(self.schedule.filling.steps)
-        with span(f"run {len(part.steps)} steps"):
-            for number, step in enumerate(part.steps, first):
-                if isinstance(step, Repeat):
-                    _repeat(step, memories, is_timed=True)
-                elif isinstance(step, Call):
-                    self._call_timed(number, step, memories)
-                elif isinstance(step, (Start, Wait)):
-                    self._exchange_timed(number, step, memories)
-                elif isinstance(step, Launch):
-                    device = one_device or slots[step.slots[0]].device
-                    self._launch_timed(number, step, device, memories, vals)
-                else:
-                    self._copy_timed(number, slots[step.source], slots[step.target])
-
-    def _named(self, number: int) -> tuple[About, str]:
-        """What a step does, by its number, and its line."""
-        return self.schedule.abouts[number], self.lines[number] if self.lines else ""
-
-    def _launch_timed(
-        self, number: int, step: Launch, device: str, memories: list[Any], vals: Sequence[int]
-    ) -> None:
-        used, taken = [memories[i] for i in step.slots], [vals[i] for i in step.vals]
-        PROFILE.launch(device, step.program, used, taken, *self._named(number))
-        Counters.launches += 1
-
-    def _call_timed(self, number: int, step: Call, memories: list[Any]) -> None:
-        about, line = self._named(number)
-        with PROFILE.on_host(step.host.form.device, "python", about, line, bytes=about.nbytes):
-            step.host([memories[i] for i in step.slots])
-
-    def _exchange_timed(self, number: int, step: Start | Wait, memories: list[Any]) -> None:
-        about, line = self._named(number)
-        form = step.exchange.form
-        label = about._replace(label=f"{type(step).__name__.lower()}_{form.calls[0].name}")
-        with PROFILE.on_host(form.device, "python", label, line, bytes=about.nbytes):
-            _exchange(step, memories)
-
-    def _copy_timed(self, number: int, source: Buffer, target: Buffer) -> None:
-        about, line = self._named(number)
-        facts = {"from": source.device, "to": target.device, "bytes": about.nbytes // 2}
-        with PROFILE.on_host(target.device, "copy", about, line, **facts):
-            transfer(source, target)
-
-
 @for_settings
-def _settings() -> tuple[Key, bool]:
-    """What a graph is compiled for here and now, and whether its kernels are timed."""
-    return compile_settings(), is_profiling()
+def _settings() -> _Settings:
+    return _Settings(compile_settings(), is_profiling(), "nan" in config.CHECK)
 
 
 def prepare(roots: list[Node]) -> Prepared:
@@ -421,7 +340,7 @@ def prepare(roots: list[Node]) -> Prepared:
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
     form, numbers = key
-    settings, is_timed = _settings()
+    settings, is_timed, _ = _settings()
     named = (form, settings)
     family = _families.get(named)
     if family is None:
@@ -481,61 +400,6 @@ def _with_arguments(
     return [new[root] for root in roots]
 
 
-def _repeat(step: Repeat, memories: list[Any], is_timed: bool = False) -> None:
-    """Runs a loop; what it is made of is timed."""
-    prepared = step.iteration.prepared
-    schedule = prepared.schedule
-    if is_timed:
-        prepared = prepared._replace(lines=())
-
-    def launch(own: list[Any], vals: Sequence[int]) -> None:
-        for part in (schedule.filling, schedule.changing):
-            if is_timed:
-                prepared._run_timed(part, (), own, vals, step.iteration.device)
-            else:
-                _run_part(part, (), own, vals)
-
-    step.iteration.run([memories[i] for i in step.slots], launch)
-
-
-def _run_part(
-    part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]
-) -> None:
-    for step in part.runs:
-        if isinstance(step, Launch):
-            taken = [vals[i] for i in step.vals] if step.vals else ()
-            step.program(*[memories[i] for i in step.slots], vals=taken)
-            Counters.launches += 1
-        elif isinstance(step, Run):
-            own = memories if step.slots is None else [memories[i] for i in step.slots]
-            step.graph(own, vals)
-            Counters.launches += step.launches
-        elif isinstance(step, Repeat):
-            _repeat(step, memories)
-        elif isinstance(step, Call):
-            step.host([memories[i] for i in step.slots])
-        elif isinstance(step, (Start, Wait)):
-            _exchange(step, memories)
-        else:
-            transfer(slots[step.source], slots[step.target])
-
-
-def _exchange(step: Start | Wait, memories: Sequence[Any]) -> None:
-    own = [memories[slot] for slot in step.slots]
-    if isinstance(step, Start):
-        step.exchange.start(own)
-    else:
-        step.exchange.wait(own)
-
-
-def _digest(key: Key) -> bytes:
-    found = _digests.get(key)
-    if found is None:
-        found = plan_digest(key)
-        _digests.keep(key, found)
-    return found
-
-
 def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
     with span("schedule"):
         return _scheduled(key, roots, leaves)
@@ -582,15 +446,3 @@ def _others(recipe: Recipe, roots: list[Node]) -> list[Other]:
         else:
             found.append(exchanges[form.start])
     return found
-
-
-def transfer(source: Buffer, target: Buffer) -> None:
-    """Copies a value from one buffer to another, through the host if the devices have no other way.
-
-    Memory that is shared among intermediate values may be larger than the value.
-    """
-    if target.take_over(source):
-        return
-    lent = source.host_view()
-    data = source.copy_out() if lent is None else lent
-    target.copy_in(data.view(np.uint8)[: min(source.nbytes, target.nbytes)])

@@ -5,7 +5,9 @@ the last layer's gradients before those of others. Else steps stay in the order 
 those that need what is under way: they wait until nothing else can be done, or much is under way.
 So the bytes of one layer's gradients move while those of the next are computed. Small collectives
 of one kind go together, in buckets: in the order in which what they send is ready, as in S. Li et
-al., "PyTorch Distributed", 2020. The order follows from the plan alone: it is that of all ranks.
+al., "PyTorch Distributed", 2020. What is gathered takes more memory than what was sent, so it is
+not fetched early, but for a few buckets ahead of who reads it. The order follows from the plan
+alone: it is that of all ranks.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ SMALLEST_BUCKET: Final = 256 << 10
 _LEAST_BUCKETS: Final = 8
 # Bytes under way from which on results are waited for first.
 MOST_UNDER_WAY: Final = 2 * LARGEST_BUCKET
+# Buckets of what is gathered that are under way at once.
+_GATHERED_AHEAD: Final = 2
+
+
+_GATHER: Final = "all_gather"
 
 
 class _Event(NamedTuple):
@@ -115,9 +122,12 @@ class _Order:
         self._needs: list[set[int]] = []
         filled: dict[int, int] = {}
         read: dict[int, list[int]] = {}
+        users: dict[int, set[int]] = {}  # of what each step computes
         for number, ((_, used), own) in enumerate(zip(recipe.steps, fills, strict=True)):
             changed = {memory for slot in own for memory in (slot, *leaves_of.get(slot, ()))}
             needs = {filled[slot] for slot in {*used, *changed} if slot in filled}
+            for needed in needs:
+                users.setdefault(needed, set()).add(number)
             needs.update(reader for slot in changed for reader in read.get(slot, ()))
             self._needs.append(needs)
             for slot in changed:
@@ -131,6 +141,12 @@ class _Order:
             if kernel <= OTHER and isinstance(recipe.others[OTHER - kernel], StartForm):
                 form = _start_of(recipe, number)
                 self._kinds[number], self._bytes[number] = form.kind, form.nbytes
+        self._gathers = {n for n in self._kinds if _start_of(recipe, n).calls[0].name == _GATHER}
+        # What is computed for gathers alone waits with them.
+        self._gathered = {n: self._kinds[n] for n in self._gathers}
+        for number, readers in users.items():
+            if readers <= self._gathers:
+                self._gathered[number] = self._kinds[min(readers)]
         totals = Counter[Any]()
         for number, kind in self._kinds.items():
             totals[kind] += self._bytes[number]
@@ -154,13 +170,16 @@ class _Order:
 
         while left or buckets:
             free = None
+            ahead = self._are_ahead(under_way)
             if self._nbytes(under_way) < MOST_UNDER_WAY:
-                ready = (n for n in left if self._needs[n] <= done)
-                free = next((n for n in ready if self._needs[n].isdisjoint(under_way)), None)
+                able = self._able(left, done, ahead)
+                free = next((n for n in able if self._needs[n].isdisjoint(under_way)), None)
             if free is None and buckets:
                 yield send(next(iter(buckets)))
                 continue
-            number = next(n for n in left if self._needs[n] <= done) if free is None else free
+            number = next(self._able(left, done, ahead), None) if free is None else free
+            if number is None:  # nothing but what is gathered for others
+                number = next(self._able(left, done, set()))
             for needed in sorted(self._needs[number].intersection(under_way)):
                 if needed in under_way:
                     event = under_way[needed]
@@ -189,10 +208,23 @@ class _Order:
             before.append(mask)
         order: list[int] = []
         done = 0
-        for start in sorted(self._kinds, key=lambda n: (before[n].bit_count(), n)):
+        starts = self._kinds.keys() - self._gathers
+        for start in sorted(starts, key=lambda n: (before[n].bit_count(), n)):
             order += _bits(before[start] & ~done)
             done |= before[start]
         return [*order, *_bits(~done & (1 << len(before)) - 1)]
+
+    def _able(self, left: Iterable[int], done: set[int], without: set[Any]) -> Iterator[int]:
+        """Steps whose needs have begun, but for gathers of some kinds, and what only they read."""
+        able = (n for n in left if self._needs[n] <= done)
+        return (n for n in able if self._gathered.get(n) not in without)
+
+    def _are_ahead(self, under_way: Iterable[int]) -> set[Any]:
+        """The kinds of gathers of which enough is under way."""
+        found = Counter[Any]()
+        for number in self._gathers.intersection(under_way):
+            found[self._kinds[number]] += self._bytes[number]
+        return {kind for kind, size in found.items() if size >= _GATHERED_AHEAD * self._fulls[kind]}
 
     def _nbytes(self, starts: Iterable[int]) -> int:
         return sum(self._bytes[number] for number in starts)

@@ -18,10 +18,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from gpu.compiler.ir.dims import Symbol, any_symbols, plain
+from gpu.compiler.ir.dims import Symbol, any_symbols, has_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.hostcall import HostCall
+from gpu.compiler.ir.optable import constant_key
 from gpu.core.config import config, for_settings
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, cache_dir, folder_signature
@@ -278,6 +279,44 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
     if any_symbols():
         form = plain(form)
     return ((form, tuple(map(number_of, roots))), tuple(numbers)), leaves
+
+
+def short_key(root: Node) -> tuple[Key, list[Node]] | None:
+    """A key of a small expression of memory on one device, and its leaves in order of first use.
+
+    As `graph_key`, whose key is the same for more graphs: here numbers are part of the form, and
+    what is shared inside counts once for each use. None for a graph that it does not know.
+    """
+    may_be_symbolic = any_symbols()
+    nodes = [root]
+    leaves: list[Node] = []
+    parts: list[Any] = [root.device]
+    for node in nodes:
+        if may_be_symbolic and has_symbols(node.shape):
+            return None
+        if (node.value or node).kind == "buffer":
+            if node in leaves:
+                parts.append(leaves.index(node))
+            else:
+                leaves.append(node)
+                parts += (node.shape, node.dtype)
+            continue
+        kind = node.kind
+        if kind not in _SMALL or len(nodes) > _MOST_SMALL:
+            return None
+        if may_be_symbolic and has_symbols(node.attr):
+            return None
+        attr = constant_key(*node.attr) if kind == "const" else node.attr
+        parts += (kind, attr, node.shape, node.dtype)
+        nodes += node.src
+    return tuple(parts), leaves
+
+
+# Kinds whose number of sources follows from kind and attributes, and nodes of a small expression.
+_SMALL: Final = frozenset(
+    {"alu", "bitcast", "cast", "const", "expand", "permute", "reduce", "reshape", "slice"}
+)
+_MOST_SMALL: Final = 16
 
 
 def _body_form(body: Body) -> object:

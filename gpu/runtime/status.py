@@ -30,6 +30,7 @@ PROBLEMS: Final = (
         "lstsq",
         "is not of full rank: column {} depends on those before it; driver='gelsd' takes any rank",
     ),
+    ("ldl_factor", "is singular: D has a zero in row {}"),
 )
 """Operations, and what a word that is not 0 tells of a matrix."""
 

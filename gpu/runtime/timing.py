@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir.graph import Node
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Prepared, prepare, storage, transfer
+from gpu.runtime.execute import prepare, storage
 from gpu.runtime.launch_time import best_seconds
+from gpu.runtime.prepared import Prepared, transfer
 from gpu.runtime.recipe import Launch
 
 SAMPLES: Final = 5

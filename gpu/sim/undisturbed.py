@@ -27,21 +27,27 @@ class Undisturbed:
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        if not self._depth:
-            self._handler = signal.getsignal(signal.SIGINT)
-            if self._handler is None:  # not Python's: nothing could be put back
-                return
-            signal.signal(signal.SIGINT, self._note)
-        self._depth += 1
+        # The collector may run a finalizer at any call here, which goes through a block of its own:
+        # that one has to find the depth above 0, or it would take `_note` for the handler.
+        try:
+            self._depth += 1
+            if self._depth == 1:
+                self._handler = signal.getsignal(signal.SIGINT)
+                if self._handler is not None:  # else not Python's: nothing could be put back
+                    signal.signal(signal.SIGINT, self._note)
+        except BaseException:
+            self._depth -= 1
+            raise
 
     def __exit__(self, *_: object) -> None:
         if threading.current_thread() is not threading.main_thread() or not self._depth:
             return
-        self._depth -= 1
-        if self._depth:
-            return
-        signal.signal(signal.SIGINT, self._handler)
-        if self._came:
+        try:
+            if self._depth == 1 and self._handler is not None:
+                signal.signal(signal.SIGINT, self._handler)
+        finally:
+            self._depth -= 1
+        if not self._depth and self._came:
             self._came = False
             self.send()
 

@@ -23,7 +23,8 @@ from gpu.core.errors import (
 from gpu.core.scalars import check_fits, promote_scalar
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters, storage
+from gpu.runtime.execute import storage
+from gpu.runtime.prepared import Counters
 from gpu.runtime.users import note_thread
 from gpu.tensor.cudaarrays import is_array
 from gpu.tensor.customgrad import own
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PYTHON_SCALARS: Final = (bool, int, float, complex)
-_ARRAYS: Final = (np.ndarray, np.generic, list, tuple)
+_ARRAYS: Final = (np.ndarray, np.generic, list, tuple, range)
 
 
 class TensorBase(Gradients):
@@ -228,7 +229,8 @@ class TensorBase(Gradients):
     def _operands(self, other: object) -> tuple[Node, Node]:
         """This tensor and `other`, brought to one dtype and shape."""
         node = self._node
-        if isinstance(other, _PYTHON_SCALARS):
+        # What most operands are goes first: asking for one of several classes takes a while.
+        if not isinstance(other, TensorBase) and isinstance(other, _PYTHON_SCALARS):
             dtype = promote_scalar(node.dtype, other)
             make = G.complex_operand if dtype.kind == "complex" else G.const
             return G.cast(node, dtype), make(other, node.shape, dtype, node.device)
@@ -348,7 +350,15 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
 
 def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     if isinstance(data, (np.ndarray, np.generic)):
-        return np.asarray(data)
+        array = np.asarray(data)
+        # Numpy's own float64, where a narrower float is asked for, is rounded before it is copied:
+        # there are devices that have no float64 to do it in.
+        if dtype is not None and array.dtype.kind in "fc" and 16 <= dtype.bits < array.itemsize * 8:
+            same_kind = dtype.is_float if array.dtype.kind == "f" else dtype.is_complex
+            if same_kind and not dtype.is_image:
+                with np.errstate(over="ignore"):
+                    return array.astype(dtype.np)
+        return array
     try:
         array = np.array(data)
     except ValueError as error:

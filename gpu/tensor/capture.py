@@ -19,7 +19,6 @@ from gpu.core.dtype import DType, dtypes
 from gpu.runtime.buffer import Buffer, Status
 from gpu.runtime.device import Device
 from gpu.runtime.execute import (
-    Prepared,
     is_computed,
     is_only_storage,
     is_spread,
@@ -32,6 +31,7 @@ from gpu.runtime.execute import (
 )
 from gpu.runtime.origins import copy_origin
 from gpu.runtime.ownership import is_only_reference
+from gpu.runtime.prepared import Prepared
 from gpu.runtime.profile import is_profiling
 from gpu.runtime.recipe import Schedule
 from gpu.runtime.status import any_words, with_words
@@ -384,7 +384,7 @@ class Capture:
         if isinstance(handle.device, str):
             return is_only_storage(handle._value, memory)
         parts = parts_of(handle._value)
-        apart = is_only_reference(parts[source.part : source.part + 1], 1)
+        apart = is_only_reference([parts[source.part]], 1)
         return apart and is_only_storage(parts[source.part], memory)
 
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpu.compiler.ir.derivative import has_gradient
+from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtype_named
+from gpu.core.floatlimits import limits_of
 from gpu.runtime.origins import copy_origin
 
 Gradients = Sequence[Node | None]
@@ -256,7 +258,16 @@ def _rows(scores: Node) -> tuple[Node, Node]:
 
 
 def _exp(scores: Node, base: Node) -> Node:
-    return G.alu("exp", G.alu("sub", scores, G.expand(base, scores.shape)))
+    """exp(`scores` - `base`), 0 where that over the length of a row would be subnormal.
+
+    Products of subnormal numbers take a CPU a hundred cycles each.
+    """
+    b = G.GraphBuilder(scores.shape, scores.device)
+    below = G.alu("sub", scores, G.expand(base, scores.shape))
+    most = max(upper(scores.shape[-1]), 1)
+    least = math.log(limits_of(scores.dtype).smallest_normal * most)
+    is_small = b.lt(below, b.like(below, least))
+    return b.op("exp", b.where(is_small, b.like(below, -math.inf), below))
 
 
 def _products(a: Node, b: Node) -> Node:
@@ -314,7 +325,9 @@ def _checked(node: Node, grad: Node) -> Gradients:
     return (told, None)
 
 
-_FACTORIZATIONS: Final = ("cholesky", "lu", "solve", "triangular", "qr_q", "qr_r", "matrix_exp")
+_FACTORIZATIONS: Final = (
+    *("cholesky", "cholesky_solve", "lu", "solve", "triangular", "qr_q", "qr_r", "matrix_exp"),
+)
 
 
 def _factorization(node: Node, grad: Node) -> Gradients:

@@ -5,6 +5,8 @@ NaN counts as larger than everything, as in `gpu/tensor/sorting.py`, and is in n
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final, Self
 
 from gpu.compiler.ir.dims import bound
@@ -261,10 +263,63 @@ class Distribution(Ordering, Arrangement, Totals):
             counts = counts.div(counts.sum()).div(edges.diff())
         return counts, edges
 
+    def histogramdd(
+        self,
+        bins: int | Sequence[int | Operand],
+        *,
+        range: Sequence[float] | None = None,
+        weight: Operand | None = None,
+        density: bool = False,
+    ) -> tuple[Self, tuple[Self, ...]]:
+        """Counts, or sums of `weight`, of points in boxes, and the edges in each dimension.
+
+        The last axis of self has the coordinates of a point.
+
+        Args:
+            bins: how many of equal width, in all dimensions or in each; or the sorted edges in
+                each.
+            range: from where to where, in each dimension; from the smallest to the largest if None.
+            weight: what each point counts.
+            density: divides so that the integral is 1.
+        """
+        count = bound(self.shape)[-1] if self.ndim else 0
+        several = bins if isinstance(bins, Sequence) else ()
+        each = [bins] * count if isinstance(bins, int) else several
+        ends = range if range is None or isinstance(range, Sequence) else ()
+        if not count or len(each) != count or (ends is not None and len(ends) != 2 * count):
+            raise ShapeError(
+                "histogramdd needs points along the last axis, for each dimension bins and, if any,"
+                f" two ends of a range; got {self._described()}, bins {bins!r} and range {range!r}"
+            )
+        points = self.detach().reshape(-1, count)
+        flat = points[:, 0]._filled(0).cast(dtypes.int32)
+        inside = flat.eq(0)
+        edges, sizes = [], []
+        for axis, given in enumerate(each):
+            along, pair = points[:, axis], None if ends is None else ends[2 * axis : 2 * axis + 2]
+            edge = along._edges(given, pair, 0.5) if isinstance(given, int) else self._lift(given)
+            place, size = along._bin(edge), bound(edge.shape)[0] - 1
+            inside = inside.bitwise_and(place.ge(0)).bitwise_and(place.lt(size))
+            flat = flat.mul(size).add(place)
+            edges.append(edge)
+            sizes.append(size)
+        boxes = math.prod(sizes)
+        counts = points[:, 0]._tallied(inside.where(flat, boxes), boxes, weight).reshape(sizes)
+        if density:
+            counts = counts.div(counts.sum())
+            for axis, edge in enumerate(edges):
+                counts = counts.div(edge.diff().reshape(-1, *(1,) * (count - 1 - axis)))
+        return counts, tuple(edges)
+
     def _histogram(
         self, bins: int, ends: tuple[float, float] | None, weight: Operand | None, around: float
     ) -> tuple[Self, Self]:
         """Counts in bins of equal width, and their edges: `around` a range that is one number."""
+        edges = self._edges(bins, ends, around)
+        return self._counted(edges, weight), edges
+
+    def _edges(self, bins: int, ends: Sequence[float] | None, around: float) -> Self:
+        """The edges of bins of equal width; from the smallest element to the largest if None."""
         if integer(bins, "bins") < 1:
             raise InvalidValue(f"bins must be at least 1, got {bins}")
         if not self.dtype.is_float:
@@ -281,17 +336,22 @@ class Distribution(Ordering, Arrangement, Totals):
         same = low.eq(high)
         low, high = same.where(low.sub(around), low), same.where(high.add(around), high)
         step = self._wrap(G.iota(bins + 1, dtypes.int32, self.device)).cast(self.dtype).div(bins)
-        edges = low.lerp(high, step)
-        return self._counted(edges, weight), edges
+        return low.lerp(high, step)
 
     def _counted(self, edges: Self, weight: Operand | None) -> Self:
         """How many elements are from each edge to the next; the last edge belongs to its bin."""
         x = self.detach()._reshaped((self.numel(),))
+        return x._tallied(x._bin(edges), bound(edges.shape)[0] - 1, weight)
+
+    def _bin(self, edges: Self) -> Self:
+        """The number of the bin of each element, -1 or that of bins where it is in none."""
         if edges.ndim != 1 or edges.shape[0] < 2:
             raise ShapeError(f"bins must be two edges or more, got shape {list(edges.shape)}")
-        count = bound(edges.shape)[0] - 1
-        share = x._filled(1) if weight is None else self._lift(weight)._reshaped((self.numel(),))
-        place = edges.searchsorted(x, right=True).sub(1)
-        place = x.eq(edges[-1]).where(count - 1, place)
+        place = edges.searchsorted(self, right=True).sub(1)
+        return self.eq(edges[-1]).where(bound(edges.shape)[0] - 2, place)
+
+    def _tallied(self, place: Self, count: int, weight: Operand | None) -> Self:
+        """For each of `count` places how many there are, or the sum of their weights."""
+        share = self._filled(1) if weight is None else self._lift(weight)._reshaped(place.shape)
         none = self._wrap(G.const(0, (count,), share.dtype, self.device))
         return none._scattered(0, place, share, "add")

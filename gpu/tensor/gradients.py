@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.grid import layout_of
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
+from gpu.runtime.execute import on_devices
 from gpu.tensor.autodiff import gradients, reached
 from gpu.tensor.handle import Handle, live_leaves
 from gpu.tensor.leafnodes import LEAF_NODES
@@ -110,7 +112,8 @@ class Gradients(Handle):
             )
         for leaf, node in zip(leaves, found, strict=True):
             if node is not None:
-                total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)
+                own = _laid_as(leaf, node)
+                total = own if leaf.grad is None else G.alu("add", leaf.grad._node, own)
                 leaf.grad = leaf._wrap(total)
         return self
 
@@ -172,3 +175,13 @@ def _sum(parts: Sequence[Node | None]) -> Node | None:
         if part is not None:
             total = part if total is None else G.alu("add", total, part)
     return total
+
+
+def _laid_as(leaf: Handle, grad: Node) -> Node:
+    """The gradient, cut as its leaf is: each device gets the sum of its part alone."""
+    if isinstance(grad.device, str):
+        return grad
+    (spread,) = on_devices([leaf._node])
+    if not spread.cut_axes:
+        return grad
+    return G.copy(grad, grad.device, layout_of(grad.device, spread.layout))

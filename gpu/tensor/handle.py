@@ -22,7 +22,7 @@ from gpu.compiler.ir.graph.grid import layout_of
 from gpu.compiler.ir.graph.node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
-from gpu.runtime.execute import is_computed, on_devices, realize
+from gpu.runtime.execute import again, is_computed, on_devices, realize
 from gpu.runtime.origins import note_origin
 from gpu.tensor.autodiff import reaches
 from gpu.tensor.leafnodes import LEAF_NODES
@@ -359,6 +359,12 @@ def _settle_leaves() -> None:
 
 def compute(tensors: Sequence[Handle]) -> list[Node]:
     """Computes the values of `tensors`, and what was written to others on the way to them."""
+    if len(tensors) == 1 and not Handle._unsettled:
+        (tensor,) = tensors
+        value = again(tensor._to_compute)
+        if value is not None:
+            tensor._become(value, LEAF_NODES)
+            return [value]
     everything, nodes = tensors, [t._to_compute for t in tensors]
     if written := written_before(nodes):
         everything = (*tensors, *written)

@@ -128,7 +128,8 @@ class Joining(Indexing):
         if mode == "constant":
             return kept._surrounded(grown, value)
         for axis, (before, after) in enumerate(grown):
-            kept = kept._continued(axis, before, after, mode)
+            if before or after:
+                kept = kept._continued(axis, before, after, mode)
         return kept._same()
 
     def pad_to(

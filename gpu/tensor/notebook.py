@@ -47,15 +47,15 @@ def _places(size: int, most: int) -> Sequence[int]:
 
 def _magnitude(shown: npt.NDArray[Any]) -> float:
     """The largest finite magnitude, or 1 where all are 0."""
-    wide = shown.astype(np.float64)
-    sizes = np.abs(wide[np.isfinite(wide)])
+    sizes = np.abs(shown if shown.dtype.kind == "c" else shown.astype(np.float64))
+    sizes = sizes[np.isfinite(sizes)]
     return float(sizes.max(initial=0.0)) or 1.0
 
 
 def _cell(value: Any, top: float) -> str:
     if value is None:
         return f'<td style="{_CELL}">&hellip;</td>'
-    number = float(value)
+    number = float(abs(value) if isinstance(value, np.complexfloating) else value)
     share = min(1.0, abs(number) / top) if math.isfinite(number) else 1.0
     color = _RED_BLUE[number < 0]
     text = html.escape(np.array2string(np.asarray(value)))

@@ -24,29 +24,31 @@ class Operators(Matmul, Arithmetic):
 
     __hash__ = TensorBase.__hash__
 
+    # The four that are called most skip what gives their methods torch's names of keywords.
+
     def __add__(self, x: Operand) -> Self:
-        return self.add(x)
+        return Arithmetic.add(self, x)
 
     def __radd__(self, x: Operand) -> Self:
-        return self.add(x, reverse=True)
+        return Arithmetic.add(self, x, reverse=True)
 
     def __sub__(self, x: Operand) -> Self:
-        return self.sub(x)
+        return Arithmetic.sub(self, x)
 
     def __rsub__(self, x: Operand) -> Self:
-        return self.sub(x, reverse=True)
+        return Arithmetic.sub(self, x, reverse=True)
 
     def __mul__(self, x: Operand) -> Self:
-        return self.mul(x)
+        return Arithmetic.mul(self, x)
 
     def __rmul__(self, x: Operand) -> Self:
-        return self.mul(x, reverse=True)
+        return Arithmetic.mul(self, x, reverse=True)
 
     def __truediv__(self, x: Operand) -> Self:
-        return self.div(x)
+        return Arithmetic.div(self, x)
 
     def __rtruediv__(self, x: Operand) -> Self:
-        return self.div(x, reverse=True)
+        return Arithmetic.div(self, x, reverse=True)
 
     def __floordiv__(self, x: Operand) -> Self:
         return self.div(x, rounding_mode="floor")

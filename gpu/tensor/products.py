@@ -31,8 +31,9 @@ class Products(Matmul, Sampling):
     ) -> Self:
         """softmax(self @ key.T / sqrt(width) + mask) @ value, over the last two axes.
 
-        Scores are formed in float32 at least. The gradient computes them again; on a CPU neither
-        pass stores them, and memory grows with the number of positions alone.
+        Scores are formed in float32 at least; a share that would be subnormal is 0. The gradient
+        computes them again; on a CPU neither pass stores them, and memory grows with the number of
+        positions alone.
 
         Args:
             key: (..., positions, width), as self, the queries.

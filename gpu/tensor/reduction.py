@@ -67,11 +67,12 @@ class Reduction(Activation):
             total = total.div(count)
         return total.cast(x.dtype)
 
-    def var(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: float | None = 1) -> Self:
         """The sum of squared distances from the mean over (elements - correction).
 
-        Of complex numbers a float.
+        Of complex numbers a float. A correction of None is 1.
         """
+        correction = 1 if correction is None else correction
         check_number(correction, "correction")
         if self.dtype.is_complex:
             re, im = (self._wrap(part(self._node)) for part in (G.real, G.imag))
@@ -87,20 +88,20 @@ class Reduction(Activation):
             return total.div(free.sub(correction).clamp(min_=0)).cast(x.dtype)
         return total.div(float(max(0, count - correction))).cast(x.dtype)
 
-    def std(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: float | None = 1) -> Self:
         """The square root of `var`. Where it is 0 its gradient is 0, as in torch."""
         variance = self.var(axis, keepdim, correction)
         still = variance.eq(0)
         return still.where(0, still.where(1, variance).sqrt())
 
     def var_mean(
-        self, axis: Axis = None, keepdim: bool = False, correction: float = 1
+        self, axis: Axis = None, keepdim: bool = False, correction: float | None = 1
     ) -> tuple[Self, Self]:
         """`var` and `mean`."""
         return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
     def std_mean(
-        self, axis: Axis = None, keepdim: bool = False, correction: float = 1
+        self, axis: Axis = None, keepdim: bool = False, correction: float | None = 1
     ) -> tuple[Self, Self]:
         """`std` and `mean`."""
         return self.std(axis, keepdim, correction), self.mean(axis, keepdim)

@@ -74,7 +74,8 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         ({"x": x}, "x.pt", InvalidValue, "read only"),
         ({"x": x}, "x.npy", InvalidType, "use .npz"),
         (x, "x.npz", InvalidType, "tensors by name"),
-        ({"x": 1}, "x.safetensors", InvalidType, "tensors by name"),
+        ({"x": 1}, "x.safetensors", InvalidType, "tensors by name, .* got int 1 under 'x'"),
+        ({"x": x, 3: x}, "x.npz", InvalidType, "got the name 3, which is no str"),
         (x.cast("bfloat16"), "x.npy", DTypeError, "bfloat16"),
     ]:
         with pytest.raises(error, match=message):
@@ -84,6 +85,8 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         gpu.load(tmp_path / "x.h5")
     with pytest.raises(FileNotFoundError):
         gpu.load(tmp_path / "missing.npy")
+    with pytest.raises(FileNotFoundError, match="no_folder'"):
+        gpu.save(x, tmp_path / "no_folder" / "x.npy")
 
 
 def content(header: str, data: bytes = b"\0" * 8, version: int = 1) -> bytes:

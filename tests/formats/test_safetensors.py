@@ -17,7 +17,8 @@ from gpu.core import dtype as gpu_dtype
 from gpu.core.dtype import dtypes
 from gpu.core.errors import FormatError, GpuError, InvalidType, InvalidValue
 from gpu.nn.state import safe_load, safe_load_metadata, safe_save
-from gpu.runtime.execute import Counters, storage
+from gpu.runtime.execute import storage
+from gpu.runtime.prepared import Counters
 from gpu.tensor.tensor import Tensor
 
 

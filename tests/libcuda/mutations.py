@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -207,18 +207,18 @@ def a_cubin_is_all_that_is_tried(patch: Patcher) -> None:
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def nodes_keep_their_arguments(patch: Patcher) -> None:
-    patch.setattr(_Setter, "set", _nothing)
+    patch.setattr(_Setter, "pack", _nothing)
 
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def all_nodes_are_set_each_time(patch: Patcher) -> None:
-    real = _Setter.set
+    real = _Setter.run
 
-    def forgetful(self: _Setter, now: Sequence[int | None]) -> None:
+    def forgetful(self: _Setter) -> None:
         self._block.values[IS_SET] = 0
-        real(self, now)
+        real(self)
 
-    patch.setattr(_Setter, "set", forgetful)
+    patch.setattr(_Setter, "run", forgetful)
 
 
 @mutation("memory_that_coincides_otherwise_is_launched_in_order")

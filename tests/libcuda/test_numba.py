@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu.sim.cuda.sharedfile import SONAME
-from libcuda.numba_tests import MISSED, WHY
+from libcuda.numba_tests import COMPILED, MISSED, WHY
 
 HERE = Path(__file__).parent
 KNOWN = "0.68.1"
@@ -45,7 +45,8 @@ def test_its_own_tests_pass_but_for_those_that_are_listed(
         pytest.skip(f"the list is of numba {KNOWN}, and {version} is installed")
     ran = run(tmp_path, "-m", "numba.runtests", "numba.cuda.tests.cudadrv")
     missed = {".".join(name.split(".")[-2:]) for name in _RESULT.findall(ran.stderr)}
-    assert missed == MISSED.keys(), ran.stderr[-3000:]
+    compiles = "Missing libdevice file" not in ran.stderr
+    assert missed == MISSED.keys() | (() if compiles else COMPILED), ran.stderr[-3000:]
     count = re.search(r"Ran (\d+) tests", ran.stderr)
     assert count is not None and int(count[1]) >= 235
     assert "libcuda: " not in ran.stderr

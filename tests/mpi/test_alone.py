@@ -20,7 +20,9 @@ from gpu.core.errors import (
     DistributedError,
     DTypeError,
     FormatError,
+    GpuFault,
     InvalidValue,
+    PeerFault,
     PeerLost,
     ShapeError,
 )
@@ -183,6 +185,10 @@ def test_errors_are_told_and_copied_whole() -> None:
     ):
         assert isinstance(again, PeerLost) and again.message == lost.message
         assert (again.rank, again.host, again.step, again.collective) == wanted
+    for address in (None, 0x7F00):
+        fault = messages.error_of(messages.told(PeerFault("a fault", *wanted, address)), 0)
+        assert isinstance(fault, GpuFault) and isinstance(fault, PeerLost)
+        assert (fault.address, fault.rank, fault.collective) == (address, 3, "all_reduce")
     told = messages.told(CollectiveMismatch("one and another"))
     assert type(messages.error_of(told, 1)) is CollectiveMismatch
     assert type(messages.error_of(messages.told(ValueError("x")), 1)) is DistributedError

@@ -44,6 +44,17 @@ def test_a_rank_that_goes_is_named_to_the_others(
         assert each["host"] and text in each["text"] and each["seconds"] < SOON
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(0)
+def test_a_fault_of_one_ranks_gpu_is_one_on_all(need: Callable[[str], None]) -> None:
+    need("mpi")
+    told = [each for each in _told("fault", 60, 3, ULFM) if each["rank"] != 1]
+    assert [each["rank"] for each in told] == [0, 2]
+    for each in told:
+        assert each["error"] == each["after"] == "PeerFault" and each["lost"] == 1
+        assert each["address"] == 0x7F0000001000 and "nobody's memory" in each["text"]
+
+
 @pytest.mark.sampled(50)
 @pytest.mark.parametrize(
     ("how", "text"),

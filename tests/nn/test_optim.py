@@ -13,7 +13,7 @@ from gpu import Tensor
 from gpu.core.errors import GpuError, InvalidType, InvalidValue, ShapeError
 from gpu.nn.optim import LAMB, LARS, SGD, Adam, AdamW, Muon, Optimizer, OptimizerGroup
 from gpu.nn.state import get_state_dict
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import rng_for, torch
 
 Array = npt.NDArray[np.float64]

@@ -20,6 +20,7 @@ from gpu.core.errors import (
     DTypeError,
     FormatError,
     GpuError,
+    InvalidType,
     InvalidValue,
     ShapeError,
     Unsupported,
@@ -237,6 +238,14 @@ def test_wrong_inputs() -> None:
             model(*arguments, **named)
     with pytest.raises(InvalidValue, match="on PYTHON, the model on CPU: pass x"):
         load(flattening().SerializeToString(), "CPU")(Tensor(x, device="PYTHON"))
+
+
+def test_paths_that_are_none() -> None:
+    for source in (5, None, ["a"]):
+        with pytest.raises(InvalidType, match="named by a str or a path"):
+            load(source)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        load("none.onnx")
 
 
 def test_wrong_models() -> None:

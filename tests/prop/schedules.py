@@ -149,7 +149,7 @@ PRIMITIVES: Final = {
     "distribute_threads": 1, "distribute": 1, "inline": 1, "fuse_siblings": 1, "reuse_shared": 0.3,
     "pack": 0.5, "tensorize": 0.2, "matrix_tile": 0.5, "cache_row": 0.7, "prefetch": 0.5,
     "shared_transpose": 0.5, "uniform_mask": 1, "block_scan": 0.5, "partial_sums": 1.5, "tile": 2,
-    "residues": 0.5,
+    "residues": 0.5, "guard": 1,
 }  # fmt: skip
 
 
@@ -383,6 +383,12 @@ class _Drawer:
             return any(mask.constraints for mask in masks)
 
         return O.UniformMask(self.loop(masked).var.name)
+
+    def guard(self) -> O.Guard:
+        """Of a loop inside which something is written under a mask, mostly."""
+        return O.Guard(
+            self.loop(lambda loop: any(m.constraints for *_, m in writes(loop))).var.name
+        )
 
     def block_scan(self) -> O.BlockScan:
         """Below the outer loops around a scan."""

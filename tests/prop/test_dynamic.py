@@ -13,7 +13,8 @@ from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.interp import RUN
 from gpu.runtime import execute
 from gpu.runtime.dynamic import Family, general
-from gpu.runtime.execute import Counters, realize, storage
+from gpu.runtime.execute import realize, storage
+from gpu.runtime.prepared import Counters
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import graph_key
 from prop.graphs import Array, computed, lacks_a_dtype, on

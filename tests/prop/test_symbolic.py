@@ -21,7 +21,8 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.targets import Target
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import Counters, realize, storage
+from gpu.runtime.execute import realize, storage
+from gpu.runtime.prepared import Counters
 from prop.symbolic_programs import (
     Array,
     cut,

@@ -27,6 +27,28 @@ def test_it_comes_at_the_end() -> None:
     assert done == [1]
 
 
+def test_a_block_in_the_beginning_and_the_end_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As finalizers have them, which the collector runs at any call."""
+    undisturbed, set_handler, inside = Undisturbed(), signal.signal, []
+
+    def collecting(number: int, handler: object) -> object:
+        before = set_handler(number, handler)  # type: ignore[arg-type]
+        if not inside:
+            inside.append(1)
+            with undisturbed:
+                pass
+            inside.pop()
+        return before
+
+    monkeypatch.setattr(signal, "signal", collecting)
+    for _ in range(2):
+        with undisturbed:
+            assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), undisturbed:
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_an_engine_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet that was begun is done."""
     world = KfdWorld(seed=1)

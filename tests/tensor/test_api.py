@@ -91,7 +91,7 @@ def test_constants_with_and_without_a_buffer(buffer: bool) -> None:
 
 
 def test_launches_may_be_left_out_of_the_count() -> None:
-    from gpu.runtime.execute import Counters
+    from gpu.runtime.prepared import Counters
 
     x, launches = Tensor([1.0, 2.0]), Counters.launches
     assert (x + 3.25).realize(do_update_stats=False).tolist() == [4.25, 5.25]

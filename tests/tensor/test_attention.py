@@ -188,3 +188,17 @@ def test_memory_is_linear_in_the_length(monkeypatch: pytest.MonkeyPatch) -> None
     short, long = peak(600, monkeypatch), peak(2400, monkeypatch)
     assert long <= 4.5 * short
     assert long <= 12 * 3 * 2400 * 16 * 4  # a matrix of scores alone takes twelve times that
+
+
+def test_the_mask_of_causal_attention_has_no_memory() -> None:
+    """Where blocks of scores are computed, which would read it across."""
+    q = Tensor(rng_for("mask").normal(size=(4, 400, 8)).astype("float32"), device="CPU").realize()
+    assert "b1" not in str(q.scaled_dot_product_attention(q, q, is_causal=True).explain())
+
+
+def test_shares_that_would_be_subnormal_are_zero(device: str) -> None:
+    """The second key's is 6e-42, the third's a normal number."""
+    keys = Tensor([[0.0], [-95.0], [-80.0]], device=device)
+    values = Tensor([[0.0, 2.0], [3e38, 1.0], [0.0, 2e35]], device=device)
+    found = Tensor([[1.0]], device=device).scaled_dot_product_attention(keys, values).tolist()
+    np.testing.assert_allclose(found, [[0.0, 2 + 2e35 * np.exp(-80.0)]], 1e-6)

@@ -11,7 +11,7 @@ import pytest
 import gpu
 from gpu import Tensor, fft, func, nn
 from gpu.core.errors import InvalidType
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 
 Layers = list[nn.Linear]
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]

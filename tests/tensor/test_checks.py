@@ -13,7 +13,7 @@ from gpu import Context, Tensor, Var, jit, nn
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import GpuError, InvalidIndex
 from gpu.nn.optim import SGD
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import Array, rng_for, torch
 
 F = torch.nn.functional

@@ -13,7 +13,8 @@ from gpu import Device, Tensor, dtypes, jit
 from gpu import array_api as xp
 from gpu.compiler.ir.graph import interpret
 from gpu.core.errors import DTypeError, GpuError, Unsupported
-from gpu.runtime.execute import Counters, storage
+from gpu.runtime.execute import storage
+from gpu.runtime.prepared import Counters
 from gpu.tensor.formats.numpy import npy_load, npy_save
 from gpu.tensor.formats.safetensors import safe_load, safe_save
 from gpu.tensor.formats.torch import torch_load

@@ -9,7 +9,7 @@ import pytest
 
 from gpu import Tensor, dtypes
 from gpu.core.errors import GpuError, InvalidValue, ShapeError
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import (
     Array,
     assert_forward,

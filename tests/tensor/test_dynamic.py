@@ -17,7 +17,7 @@ from gpu.core.dtype import DType
 from gpu.core.errors import Unsupported
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.tracing import JitError
 
 Array = np.ndarray[Any, Any]

@@ -105,3 +105,19 @@ def test_floats_to_integers(dtype: DType, device: str) -> None:
     x = floats(dtype, device, "x")
     casts = {d.name: lambda a, _, d=d: a.cast(d) for d in INTS}
     compare(casts, x, x, device)
+
+
+def test_constants_alone(device: str) -> None:
+    """A compiler of shaders may take it that there are no infinities, NaN and zeros with signs."""
+    y, x, low = (Tensor(v, dtype="float32", device=device) for v in (-0.0, 1.0, -np.inf))
+    assert [np.signbit(v.item()) for v in (y.atan2(x), y**x, low**-1)] == [True] * 3
+    z = Tensor(complex(-1e19, np.inf), dtype="complex64", device=device)
+    assert np.isnan(z.exp().numpy()) and np.isnan(z.expm1().numpy())
+    one = Tensor(1 + 0j, dtype="complex64", device=device)
+    assert one.atanh().item() == complex(np.inf, 0)
+
+
+def test_zero_that_is_added(device: str) -> None:
+    x = Tensor([complex(-0.0, 0)], dtype="complex64", device=device)
+    assert not np.signbit(x.expm1().real.item())
+    assert not np.signbit((Tensor([-0.0, -1.0], device=device).realize() + 0.0).numpy()[0])

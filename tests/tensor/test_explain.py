@@ -14,7 +14,7 @@ import pytest
 import gpu
 from gpu import Tensor, dtypes
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, Unsupported
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.costs import Costs
 
 
@@ -64,6 +64,12 @@ def test_tables_are_bounded(shape: tuple[int, ...], dtype: str) -> None:
 def test_values_that_are_no_numbers() -> None:
     rows = Cells(Tensor([[np.nan, np.inf, -np.inf, 0.0]])._repr_html_()).rows
     assert rows == [["nan", "inf", "-inf", "0."]]
+
+
+def test_complex_numbers_are_shaded_by_size() -> None:
+    text = Tensor([3 + 4j, -10j, complex(0, np.inf)])._repr_html_()
+    assert Cells(text).rows == [["3.+4.j", "-0.-10.j", "0.+infj"]]
+    assert re.findall(r"rgba\([\d,]+,([\d.]+)\)", text) == ["0.25", "0.50", "0.50"]
 
 
 def test_costs_are_those_of_the_run(device: str) -> None:

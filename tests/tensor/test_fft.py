@@ -12,7 +12,8 @@ from gpu import Device, Tensor, Var, dtypes, fft, jit
 from gpu import array_api as xp
 from gpu.compiler.ir.graph import Node, interpret
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidType, InvalidValue, Unsupported
-from gpu.runtime.execute import Counters, storage
+from gpu.runtime.execute import storage
+from gpu.runtime.prepared import Counters
 from gpu.tensor.fft.plan import padded_size, radices_of
 from tensor.reference import rng_for, torch
 

@@ -21,7 +21,7 @@ from gpu.core import available, files
 from gpu.core.available import available_memory, check_memory
 from gpu.core.errors import CompileError, OutOfMemory
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.jit import jit
 
 ROOT = Path(gpu.__file__).parents[1]

@@ -20,7 +20,7 @@ from gpu.core.errors import (
     InvalidValue,
     ShapeError,
 )
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import assert_gradients, fitted, rng_for, torch
 
 SHAPE = (3, 4, 5)

@@ -19,7 +19,8 @@ from gpu.compiler.ir.kernel import nontemporal as streams
 from gpu.core.interrupts import put_off
 from gpu.runtime import execute, users
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import Counters, is_computed, storage
+from gpu.runtime.execute import is_computed, storage
+from gpu.runtime.prepared import Counters, Prepared
 from gpu.runtime.recent import Recent
 from tensor.reference import torch, widest
 from tensor.test_views import Program
@@ -546,12 +547,12 @@ def test_a_cache_is_appended_to_in_place(device: str, jitted: bool) -> None:
         result = step(row, position.bind(i))  # who kept the one before would need its cache
         expected[i] = 2 * i
         if i == 3:
-            compiled = execute.Counters.compiled
+            compiled = Counters.compiled
     np.testing.assert_array_equal(result.numpy(), expected.sum(0))
     np.testing.assert_array_equal(cache.numpy(), expected)
     assert address(cache) == where and Moves.copied == 0
     if jitted:
-        assert execute.Counters.compiled == compiled
+        assert Counters.compiled == compiled
 
 
 def test_values_of_all_steps_at_once() -> None:
@@ -638,15 +639,15 @@ def test_ctrl_c_waits_for_the_tensor_to_stand_for_its_new_value() -> None:
 def test_an_error_leaves_the_old_value(monkeypatch: pytest.MonkeyPatch) -> None:
     x, values = table("PYTHON")
     x[0] = x[0] * 2
-    run = execute.Prepared.run
+    run = Prepared.run
 
     def fail(*args: object, **options: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(execute.Prepared, "run", fail)
+    monkeypatch.setattr(Prepared, "run", fail)
     with pytest.raises(MemoryError):
         x.realize()
-    monkeypatch.setattr(execute.Prepared, "run", run)
+    monkeypatch.setattr(Prepared, "run", run)
     values[0] *= 2
     np.testing.assert_array_equal(x.realize().numpy(), values)
 

@@ -25,7 +25,7 @@ from gpu.core.errors import (
     ShapeError,
     Unsupported,
 )
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor import dlpack
 from tensor.reference import torch
 
@@ -366,3 +366,11 @@ def test_values_that_are_no_numbers_are_refused_by_type() -> None:
         Tensor(Missing())
     with pytest.raises(DTypeError, match="numbers and bools"):
         Tensor(np.array(["x"]))
+
+
+@pytest.mark.parametrize("wanted", [dtypes.float32, dtypes.float16, dtypes.bfloat16], ids=str)
+def test_numpys_float64_as_a_narrower_float(wanted: DType, device: str) -> None:
+    x = np.random.default_rng(3).standard_normal((5, 3)) * 1e3
+    found = Tensor(x[:, ::2], dtype=wanted, device=device)
+    assert found.dtype is wanted
+    np.testing.assert_array_equal(found.float().numpy(), x[:, ::2].astype(wanted.np).astype("f4"))

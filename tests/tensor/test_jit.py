@@ -15,7 +15,7 @@ import pytest
 import gpu
 from gpu import Tensor
 from gpu.core.errors import InvalidValue
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 
 GLOBAL_RATE = 0.5
 

@@ -28,7 +28,7 @@ from gpu.core.errors import (
     ShapeError,
     Unsupported,
 )
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.kernels import Kernel
 
 
@@ -168,6 +168,19 @@ def test_conditions_and_memory_of_an_iteration(device: str) -> None:
             kept[j % 2] = -x[i, j]
         wanted[i, j] = 10 * kept[1] + kept[0] // 2
     assert chosen(Tensor(x)).tolist() == wanted.tolist()
+
+
+def test_a_number_that_is_written_under_a_condition(device: str) -> None:
+    @gpu.kernel(outputs=like)
+    def positive(k: Any, out: Any, x: Any) -> None:
+        with k.loop(x.size) as i:
+            kept = k.alloc((), x.dtype)
+            with k.when(x[i] > 0):
+                kept[()] = x[i]
+            out[i] = 2 * kept[()]
+
+    x = np.random.default_rng(4).integers(-9, 9, 50).astype(np.int32)
+    assert positive(Tensor(x)).tolist() == (2 * np.maximum(x, 0)).tolist()
 
 
 def test_a_source_in_the_language_of_the_device(device: str) -> None:
@@ -351,7 +364,7 @@ def test_machines_that_are_not_here(need: Any) -> None:
 
 CHILD = """
 from gpu import Tensor
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 import gpu
 @gpu.kernel(outputs=lambda x: (x.shape, x.dtype))
 def triple(k, out, x):

@@ -13,7 +13,8 @@ from gpu import Tensor, dtypes
 from gpu.compiler.ir.graph import interpret
 from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.core.errors import DTypeError, GpuError, InvalidType, InvalidValue, ShapeError
-from gpu.runtime.execute import Counters, prepare, storage
+from gpu.runtime.execute import prepare, storage
+from gpu.runtime.prepared import Counters
 from gpu.tensor.callforms import map_tensors, tensors_in
 from gpu.tensor.scan import stepped
 

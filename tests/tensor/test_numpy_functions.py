@@ -11,7 +11,7 @@ import pytest
 
 from gpu import JitError, Tensor, jit
 from gpu.core.errors import InvalidType
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.tensor.numpyforward import ENTRIES
 from tensor.reference import rng_for
 

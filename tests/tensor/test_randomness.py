@@ -12,7 +12,7 @@ import pytest
 from gpu import Tensor, dtypes
 from gpu.compiler.ir.threefry import tensor_bits
 from gpu.core.errors import DTypeError, GpuError, InvalidValue, ShapeError
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import Array
 
 COUNT = 40_000

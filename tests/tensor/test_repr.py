@@ -7,7 +7,7 @@ import pytest
 
 from gpu import Tensor
 from gpu.core.errors import OutOfMemory, ShapeError
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ def test_an_error_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OutOfMemory("cannot allocate 8 bytes\nsecond line")
 
     x = Tensor([1.0, 2.0]) + 1
+    monkeypatch.setattr("gpu.tensor.handle.again", lambda node: None)
     monkeypatch.setattr("gpu.tensor.handle.realize", fail)
     wanted = "<OutOfMemory: cannot allocate 8 bytes>, shape=[2], dtype=float32, device=CPU"
     assert repr(x) == f"Tensor({wanted})"

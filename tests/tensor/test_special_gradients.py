@@ -11,7 +11,7 @@ import pytest
 from gpu import Tensor
 from gpu.compiler.ir.graph import toposort
 from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import assert_gradients, rng_for, torch
 
 F = torch.nn.functional

@@ -18,8 +18,9 @@ from gpu.compiler.ir.graph import interpret
 from gpu.compiler.ir.graph.hostcall import FUNCTIONS, Function, HostCall, Value
 from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError, Unsupported
-from gpu.runtime.execute import Counters, forget_compiled, prepare, storage
+from gpu.runtime.execute import forget_compiled, prepare, storage
 from gpu.runtime.hostcalls import HostForm, HostFunction
+from gpu.runtime.prepared import Counters
 from gpu.runtime.recipe import Call, Run
 from tensor.reference import rng_for, torch
 

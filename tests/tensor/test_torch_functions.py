@@ -121,6 +121,10 @@ SETS: Final[dict[str, tuple[list[str], list[Shapes]]]] = {
             x.quantile(0.37, 1, interpolation='midpoint')  x.mode(0, True)[0]  x.histc()
             x.histc(7, -3, 3)  x.histc(5)  x.histogram(6)  x.histogram(4, range=(-1.0, 2.0))
             x.histogram(s)  x.histogram(5, weight=y, density=True)  k.ravel().bincount()
+            T.histogramdd(x[:, :2], 3)[0]  T.histogramdd(x[:, :2], (s, s + 1))[0]
+            T.histogramdd(x[:, :3], [2, 1, 4], weight=y[:, 0], density=True)[0]
+            T.histogramdd(x[:, :2], [2, 3], range=(-1.0, 2.0, 0.0, 1.0))[0]
+            T.histogramdd(x[:, :2], 2)[1]
             k.ravel().bincount(minlength=40)  k.ravel().bincount(k.ravel() * 0.5)
         """),
         [{"x": (4, 5), "y": (4, 5), "n": (4, 5), "k": (3, 2), "s": (4,), "q": (3,)}],

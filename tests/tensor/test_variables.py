@@ -11,8 +11,9 @@ import pytest
 import gpu
 from gpu import Tensor, Var
 from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue, ShapeError
-from gpu.runtime.execute import Counters, is_computed
+from gpu.runtime.execute import is_computed
 from gpu.runtime.explain import explain
+from gpu.runtime.prepared import Counters
 
 HEADS, POSITIONS, WIDTH = 2, 24, 16
 

@@ -18,7 +18,7 @@ from gpu.core.errors import (
     InvalidValue,
     ShapeError,
 )
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import rng_for, torch, widest
 
 

@@ -40,7 +40,7 @@ from gpu.core.errors import (
     OutOfMemory,
     Unsupported,
 )
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from tensor.reference import torch
 from unit.cl_kernels import cl_device
 

@@ -9,8 +9,9 @@ import pytest
 
 from bounded import bounded
 from gpu import Tensor
-from gpu.runtime.execute import Counters, is_computed
+from gpu.runtime.execute import is_computed
 from gpu.runtime.pipeline import plan_graph
+from gpu.runtime.prepared import Counters
 from prop.test_passes import SCALAR
 from unit.python_calls import python_calls
 

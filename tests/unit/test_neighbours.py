@@ -334,6 +334,19 @@ def test_a_store_between_that_may_be_of_the_same_element_keeps_loads_apart() -> 
     assert [inst.lanes for inst in fine.body if inst.op == "load"] == [4]
 
 
+def test_a_load_and_a_store_do_not_pass_each_other_in_two_groups() -> None:
+    """Each group may stand where it would alone; with both, 5 would be loaded before its store."""
+    accesses = [("store", 5, 0), ("load", 4, 0), ("store", 4, 0), ("load", 5, 0)]
+    program = straight(accesses, 8)
+    joined = join(program, 16)
+    want = [np.arange(64, dtype=np.int32), np.zeros(4, np.int32)]
+    got = [a.copy() for a in want]
+    interpret_linear(program, want)
+    interpret_linear(joined, got)
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_array_equal(got[1], want[1])
+
+
 def test_accesses_that_begin_anywhere_are_not_joined() -> None:
     joined = join(straight([("load", place, 0) for place in range(4)], 9), 16)
     assert [inst.lanes for inst in joined.body if inst.op == "load"] == [1] * 4

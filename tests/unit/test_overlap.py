@@ -19,9 +19,9 @@ LEAVES = 3
 Steps = list[tuple[int, tuple[int, ...]]]
 
 
-def start(nbytes: int = 16, monoid: str = "add") -> StartForm:
+def start(nbytes: int = 16, monoid: str = "add", name: str = "all_reduce") -> StartForm:
     form = (Value((nbytes // 4,), dtypes.float32),)
-    return StartForm("CPU", (HostCall("all_reduce", form, form, Across((2,), 0, monoid)),))
+    return StartForm("CPU", (HostCall(name, form, form, Across((2,), 0, monoid)),))
 
 
 def recipe(steps: Steps, starts: list[StartForm], writes: tuple[int, ...] = ()) -> Recipe:
@@ -44,7 +44,8 @@ def test_random_graphs(seed: int) -> None:
         kind = rng.random()
         if kind < 0.35:
             steps.append((OTHER - len(starts), (source, count)))
-            starts.append(start(4 << rng.integers(24), str(rng.choice(["add", "max"]))))
+            kinds = str(rng.choice(["add", "max"])), str(rng.choice(["all_reduce", "all_gather"]))
+            starts.append(start(4 << int(rng.integers(24)), *kinds))
         elif kind < 0.5:  # in place: reads the leaf and another value
             leaf = int(rng.integers(LEAVES))
             writes.add(leaf)
@@ -159,3 +160,37 @@ def test_what_is_sent_is_computed_first() -> None:
 def test_small_ones_are_one_message() -> None:
     ((_, form),) = _starts(_backward([64] * 30))
     assert len(form.calls) == 30
+
+
+def test_what_is_gathered_comes_a_few_buckets_ahead() -> None:
+    """Of a chain of layers, whose weights are copied, put together and read one after the other."""
+    count = 40
+    steps: Steps = []
+    fills: list[list[int]] = []
+    value, free = 1, LEAVES
+    for number in range(count):
+        copied, whole, result = range(free, free + 3)
+        steps += [
+            (0, (copied, 0)),
+            (OTHER - number, (copied, whole)),
+            (0, (result, value, whole)),
+        ]
+        fills += [[copied], [whole], [result]]
+        value, free = result, free + 3
+    made = with_waits(recipe(steps, [start(LARGEST_BUCKET, name="all_gather")] * count), fills)
+    held, most = set[int](), 0
+    for kernel, used in made.steps:
+        if kernel == 0 and len(used) == 2:
+            held.add(used[0])  # a copy, until its layer is computed
+        elif kernel == 0:
+            held.discard(used[2] - 1)
+        most = max(most, len(held))
+    assert most <= 3 and len(made.steps) == 4 * count
+
+
+def test_what_is_gathered_for_nobody_here_is_gathered_too() -> None:
+    """Results alone, more of them than are fetched ahead."""
+    steps: Steps = [(OTHER - number, (0, LEAVES + number)) for number in range(9)]
+    fills = [[LEAVES + number] for number in range(9)]
+    starts = [start(LARGEST_BUCKET, name="all_gather")] * 9
+    assert len(with_waits(recipe(steps, starts), fills).steps) == 18

@@ -15,7 +15,8 @@ from gpu.compiler.fusion.build import build_kernel
 from gpu.compiler.fusion.label import kernel_label
 from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir.kernel.work import operations, parameter_bytes
-from gpu.runtime.execute import Counters, is_computed
+from gpu.runtime.execute import is_computed
+from gpu.runtime.prepared import Counters
 from gpu.runtime.profile import PROFILE, Profile, Row
 
 

@@ -11,7 +11,7 @@ import pytest
 import gpu
 from gpu import Tensor
 from gpu.runtime import execute, recipe
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.runtime.recent import Recent
 from gpu.tensor import jit as jit_module
 

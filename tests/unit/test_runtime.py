@@ -22,9 +22,10 @@ from gpu.core.errors import OutOfMemory, ShapeError
 from gpu.runtime.allocator import LRUAllocator
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters, is_computed, prepare
+from gpu.runtime.execute import is_computed, prepare
 from gpu.runtime.explain import explain
 from gpu.runtime.memory import share_memory
+from gpu.runtime.prepared import Counters
 from gpu.runtime.recipe import Launch, Recipe, Run, Slot, Transfer
 
 
@@ -195,7 +196,7 @@ WARM = """
     import sys
     import numpy as np
     from gpu import Tensor
-    from gpu.runtime.execute import Counters
+    from gpu.runtime.prepared import Counters
     x = Tensor(np.arange(64, dtype=np.float32).reshape(8, 8))
     print((x @ x).softmax(-1).sum().item(), Counters.compiled)
     print("llvmlite" in sys.modules, "gpu.runtime.compile" in sys.modules)

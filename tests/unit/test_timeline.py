@@ -19,7 +19,7 @@ from gpu import Context, Device, Tensor
 from gpu.core.config import config
 from gpu.core.errors import ConfigError
 from gpu.runtime import timeline
-from gpu.runtime.execute import Counters
+from gpu.runtime.prepared import Counters
 from gpu.runtime.profile import PROFILE
 from gpu.runtime.timeline import RECORDINGS, Facts, Recording, Span
 from gpu.runtime.tracefile import write

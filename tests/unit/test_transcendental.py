@@ -392,6 +392,15 @@ def test_ends_of_exp2(dtype):
 
 
 @WIDE
+@pytest.mark.parametrize("name", ["exp", "exp2"])
+def test_nothing_is_rounded_to_zero(name, dtype):
+    """A product that is takes a CPU a hundred cycles: of masked scores it would be every one."""
+    x = np.array([-INF, dtype.min, -1e30, -5000], dtype.np)
+    with np.errstate(under="raise"):
+        assert evaluate(name, x, False).tolist() == [0] * len(x)
+
+
+@WIDE
 def test_sin_is_odd_and_keeps_tiny_arguments(dtype):
     x = random_bits(dtype, 3, 10_000)
     x = x[np.isfinite(x)]

@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> int:
         suite = prepared(given.clone, Path(folder) / "suite")
         command = [
             *(sys.executable, "-m", "pytest", "array_api_tests", "-q", "-p", "no:cacheprovider"),
+            *("-p", "tools.array_api.seeded"),
             *(f"--max-examples={given.examples}", "--disable-deadline", "--derandomize"),
             *(() if given.no_xfails else (f"--xfails-file={XFAILS}", "-o", "xfail_strict=true")),
             *arguments[split + 1 :],

@@ -10,6 +10,7 @@ is multiplied by 1 on both sides. Methods in place are left out: they are those 
 underscore. `--clock processor` counts what the process's threads did, for machines that others use
 too; with it both sides should have one thread. At the end are, for each family, the geometric mean
 and the names above a bound, of calls that take torch 50 us or more; shorter ones are told apart.
+Of those above it `CAUSES` tells why, as far as that is known.
 """
 
 from __future__ import annotations
@@ -38,6 +39,30 @@ TURN: Final = 1e-3  # seconds of calls in a turn, at least
 ENOUGH: Final = 0.6  # seconds for the turns of a name, unless ROUNDS take less
 SMALL: Final = 50e-6  # seconds of a call that are little more than being called
 REST: Final = 2e-3  # seconds before a turn, in which the other side's threads come to rest
+# Why names are slow, as kernels and Python's time on one thread showed it.
+CAUSES: Final = {
+    "small operands: what is made of many nodes takes Python some 10 us for each": (
+        *("nn.MultiLabelSoftMarginLoss", "nn.TripletMarginLoss", "nn.CosineEmbeddingLoss"),
+        *("nn.CrossEntropyLoss", "nn.NLLLoss", "nn.MultiMarginLoss", "F.margin_ranking_loss"),
+        *("nn.GRUCell", "nn.LSTMCell", "nn.RNNCell", "meshgrid"),
+    ),
+    "a thousand results, each a tensor that Python makes in 5 us": ("unbind", "split"),
+    "a launch for each step of a loop": ("F.ctc_loss",),
+    "a kernel for each axis, of which each element chooses among three reads": (
+        *(f"nn.{kind}Pad{n}d" for kind in ("Reflection", "Replication") for n in (1, 2, 3)),
+        *(f"nn.CircularPad{n}d" for n in (1, 2, 3)),
+    ),
+    "several polynomials, of which one is taken; or one of a few ulp less error": (
+        *("erfc", "S.erfc", "erfinv", "S.erfinv", "erf", "S.erf", "lgamma", "S.gammaln"),
+        *("mvlgamma", "S.multigammaln", "F.gelu", "nn.GELU", "tan", "tanh", "F.tanh", "nn.Tanh"),
+        *("acos", "arccos", "asin", "arcsin", "atan", "arctan", "atan2", "arctan2"),
+    ),
+    "a running sum, a scatter and divisions, each over all elements": ("nonzero", "argwhere"),
+    "sorts, or looks each element up among edges": (
+        *("median", "nanmedian", "histc", "unique_consecutive", "bincount"),
+    ),
+    "places and weights of four corners are stored, by ten kernels": ("F.grid_sample",),
+}
 
 
 class Times(NamedTuple):
@@ -145,6 +170,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"| all | {len(found)} | {mean:.2f} | {sum(_is_slow(t, given.above) for t in found)} |")
     small = [times.name for times in found if times.torch < SMALL and times.ratio > given.above]
     print(f"\nabove {given.above:g}, but less than {SMALL * 1e6:g} us of torch's:", *small)
+    slow = list(dict.fromkeys(t.name for t in found if t.ratio > given.above))
+    for cause, names in CAUSES.items():
+        if told := [name for name in slow if name in names]:
+            print(f"\n{cause}:", *told)
+    known = {name for names in CAUSES.values() for name in names}
+    print("\nno cause is known:", *(n for n in slow if n not in known and n not in small))
     if given.json:
         given.json.write_text(json.dumps([t._asdict() for t in found]))
 

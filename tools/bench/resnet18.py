@@ -21,7 +21,7 @@ from gpu import Context, Tensor, nn
 from gpu.compiler.toolchain.base import Compiler
 from gpu.nn.optim import SGD
 from gpu.nn.state import get_parameters
-from gpu.runtime.execute import Counters, Prepared
+from gpu.runtime.prepared import Counters, Prepared
 
 CLASSES = 1000
 WIDTHS = (64, 128, 256, 512)

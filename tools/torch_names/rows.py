@@ -108,6 +108,7 @@ _TEXT: Final = {
         x.quantile({0.3|0.5|0.9}, {0|1|None})  x.nanquantile({0.3|0.5}, {0|1})
         x.mode(1)[0]
         T.isin(x, y, invert={True|False})  x.histc({5|7}, -3, 3)  x.histogram({4|6})
+        T.histogramdd(x, {2|3})[0]
         i.bincount()  x.msort()  x.sort(dim={0|1}, stable=True, descending={True|False})
         x.argsort(dim=1, stable=True)
         x.topk(2, {0|1}, largest={True|False})[0]

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from gpu.backends.cpu.native import native_pointer
 from gpu.backends.cuda.context import CudaContext
-from gpu.backends.cuda.hotcode import REFUSED, hot_code
+from gpu.backends.cuda.hotcode import OTHER_CONTEXT, REFUSED, hot_code
 from gpu.backends.cuda.library import Words
 from gpu.backends.cuda.memory import CudaMemory, Replays
 from gpu.backends.cuda.program import CudaProgram
@@ -31,6 +31,8 @@ _NODE: Final = struct.Struct("<Q7I4xQQQQ")
 (by one list or the other), kernel, context."""
 
 _Launches = Sequence[tuple[CudaProgram, tuple[int, ...], tuple[int, ...]]]
+_Arguments = tuple[Sequence[CudaMemory], Sequence[int], Sequence[CudaMemory], Sequence[int]]
+"""Of a replay: memory by slot, which slots have had other memory, what they have, values."""
 
 
 class CudaGraph:
@@ -72,8 +74,9 @@ class CudaGraph:
 
         Raises GpuFault, DeviceLost, InvalidType, InvalidValue and the error of a code.
         """
-        given = [*memories]
+        given = memories if type(memories) is list else [*memories]
         if self._untouched:
+            given = [*given]
             for slot in self._untouched:
                 del given[slot]
         if self._calls < ONE_BY_ONE:
@@ -82,17 +85,24 @@ class CudaGraph:
             return
         context = self._context
         with context.lock:
-            context.enter()
-            if context.retired:
-                context.give_back_ended()
-            if self._made is None:
-                self._made = _Made(context, self._launches, given, vals)
-            elif not self._made.update(given, vals):
+            made = self._made
+            if context.retired or made is None or context.lost is not None:
+                made = self._prepare(given, vals)
+            if not made.update(given, vals):
                 self._one_by_one(given, vals)
                 return
             ticket = context.streams.next_ticket()
-            context.launched.append((ticket, self, (given, vals), users_place()))
-            self._made.launch(ticket)
+            context.launched.append((ticket, self, made.arguments(vals), users_place()))
+            made.launch(ticket)
+
+    def _prepare(self, given: Sequence[CudaMemory], vals: Sequence[int]) -> _Made:
+        context = self._context
+        context.enter()
+        if context.retired:
+            context.give_back_ended()
+        if self._made is None:
+            self._made = _Made(context, self._launches, given, vals)
+        return self._made
 
     def _one_by_one(self, given: Sequence[CudaMemory], vals: Sequence[int]) -> None:
         for program, used, taken in self._launches:
@@ -100,7 +110,10 @@ class CudaGraph:
 
     def describe(self, arguments: Sequence[object]) -> str:
         """A replay of it, for errors: its launches, each with its arguments."""
-        memories, vals = cast(tuple[Sequence[CudaMemory], Sequence[int]], arguments)
+        held, slots, moving, vals = cast(_Arguments, arguments)
+        memories = [*held]
+        for slot, memory in zip(slots, moving, strict=True):
+            memories[slot] = memory
         told = [
             program.describe([*(memories[i] for i in used), *(vals[i] for i in taken)])
             for program, used, taken in self._launches
@@ -140,8 +153,6 @@ class _Made:
             made = context.library.cuGraphInstantiateWithFlags(words.address, self._graph, 0)
             context.check(made, f"make a graph of {len(launches)} launches")
             self._executable = words[0]
-        stream = context.streams.launches
-        self._launch = context.library.bind("cuGraphLaunch", self._executable, stream)
         self._taken = sorted({i for _, _, taken in launches for i in taken})
         self._of_slots: list[_Uses] = [[] for _ in memories]
         of_vals: dict[int, _Uses] = {i: [] for i in self._taken}
@@ -153,7 +164,9 @@ class _Made:
         self._of_vals = [*of_vals.values()]
         self._moving_memories: list[CudaMemory] = []
         self._replays = Replays()
-        self._now: list[int | None] | None = None  # what moves is at and has, as the nodes know it
+        # What moves is at and has, as the nodes know it, and as the next launch is to have it.
+        self._now: list[int | None] | None = None
+        self._next: list[int | None] | None = None
         self._stand(memories, [], [vals[i] for i in self._taken])
 
     def __del__(self) -> None:
@@ -183,11 +196,16 @@ class _Made:
         self._replays.ticket = ticket
         for memory in self._moving_memories:
             memory.ticket = ticket
-        if code := self._launch():
-            self._context.check(code, "launch a graph")
+        self._now = None  # until all are set
+        self._setter.run()
+        self._now = self._next
+
+    def arguments(self, vals: Sequence[int]) -> _Arguments:
+        """What the next launch runs on, for `CudaGraph.describe`: most stands still in all."""
+        return self._held, self._moving, self._moving_memories, vals
 
     def update(self, memories: list[CudaMemory], vals: Sequence[int]) -> bool:
-        """Gives the nodes whose memory or values are others than before their new arguments.
+        """Says what the next launch runs on: it gives the nodes their new arguments.
 
         Returns False, having done nothing, where memory is shared otherwise than when the graph was
         made, so that its order might not do. Raises InvalidType, InvalidValue, DeviceLost.
@@ -206,17 +224,17 @@ class _Made:
             self._moving_memories = moving
             if self._taken:
                 now += [vals[i] for i in self._taken]
-            if now == self._now:
+            if now == self._next:
                 return True
             if not self._coincides(memories, moving):
                 return False
-            self._now = None  # until all are set
-            self._setter.set(now)
+            self._next = None  # until all are packed
+            self._setter.pack(now)
         except (AttributeError, TypeError, struct.error):
             for program, used, taken in self._launches:
                 program.refuse([memories[i] for i in used], [vals[i] for i in taken])
             raise
-        self._now = now
+        self._next = now
         return True
 
     def _move(self, memories: Sequence[CudaMemory]) -> None:
@@ -247,7 +265,7 @@ class _Made:
         # No calls from here on: so a Ctrl-C finds all of it as it was, or as it is now.
         self._replays.are_over = True
         self._replays, self._standing, self._held = replays, standing, held
-        self._moving, self._setter, self._now = moving, setter, now
+        self._moving, self._setter, self._now, self._next = moving, setter, now, now
 
     def _coincides(self, memories: Sequence[CudaMemory], moving: Sequence[CudaMemory]) -> bool:
         """Whether memory is shared among slots as it was when the graph was made."""
@@ -327,7 +345,8 @@ class _Setter:
         self._layout = struct.Struct(f"<{count}q")
         self._new, self._old = Words(count + 1), Words(count + 1)
         if now is not None:
-            self._layout.pack_into(self._old.memory, 0, *now)
+            for words in (self._new, self._old):
+                self._layout.pack_into(words.memory, 0, *now)
         # Each begins with a word that stands for nothing, so that there is one.
         self._tables = (
             Words.of(0, *accumulate(map(len, uses), initial=0)),
@@ -336,20 +355,40 @@ class _Setter:
             Words(len(touched) // 8 + 1),
         )
         firsts, pairs, rows, dirty = self._tables
-        address = context.library.address("cuGraphExecKernelNodeSetParams_v2")
+        address = context.library.address
         self._block = Words.of(
-            *(address, executable, count, firsts.address + 8, pairs.address + 8),
+            *(
+                address("cuGraphExecKernelNodeSetParams_v2"),
+                executable,
+                count,
+                firsts.address + 8,
+                pairs.address + 8,
+            ),
             *(self._new.address, self._old.address, now is not None),
             *(len(touched), rows.address + 8, dirty.address, 0),
+            *(address("cuCtxGetCurrent"), context.handle, 0),
+            *(address("cuGraphLaunch"), context.streams.launches),
         )
         self._run = partial(hot_code().replay, native_pointer(self._block.address))
 
-    def set(self, now: Sequence[int | None]) -> None:
-        """Raises struct.error for what is no argument, and the error of a code."""
+    def pack(self, now: Sequence[int | None]) -> None:
+        """Says what the nodes have to have. Raises struct.error for what is no argument."""
         self._layout.pack_into(self._new.memory, 0, *now)
-        if code := self._run():
-            name = self._nodes[self._block[REFUSED]].name
-            self._context.check(code, f"give {name} new arguments in a graph")
+
+    def run(self) -> None:
+        """Gives the nodes their arguments and runs them. Raises the error of a code."""
+        code = self._run()
+        if code == OTHER_CONTEXT:
+            self._context.enter()
+            code = self._run()
+        if code:
+            refused = self._block[REFUSED]
+            self._context.check(
+                code,
+                "launch a graph"
+                if refused == len(self._nodes)
+                else f"give {self._nodes[refused].name} new arguments in a graph",
+            )
 
 
 def _borrows(memories: Iterable[CudaMemory]) -> bool:

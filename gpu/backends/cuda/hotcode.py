@@ -13,7 +13,8 @@ having done nothing. Words of its block:
 7     for the current context
 ====  ==================================================================
 
-A replay's nodes get the arguments that are others than before. Words of its block:
+A replay asks for the context as a launch does, gives its nodes the arguments that are others than
+before, and runs them. Words of its block:
 
 ====  ==================================================================
 0, 1  cuGraphExecKernelNodeSetParams, and the executable graph
@@ -23,7 +24,9 @@ A replay's nodes get the arguments that are others than before. Words of its blo
 7     whether the nodes have all of those; 0 after an error
 8, 9  how many nodes there are; pairs of a CUgraphNode and its parameters
 10    for each node a byte that is 0
-11    the number of a node that libcuda has refused
+11    the number of a node that libcuda has refused; how many there are, where it was the run
+12    cuCtxGetCurrent, the CUcontext that it has to give, and room for what it gives
+15    cuGraphLaunch, and the stream
 ====  ==================================================================
 """
 
@@ -103,6 +106,17 @@ out:
 _REPLAY: Final = f"""
 define i32 @replay(ptr %block) nounwind {{
 entry:
+{_word(12, "ptr", "get")}{_word(13, "i64", "ours")}
+  %current.at = getelementptr i64, ptr %block, i64 14
+  %asked = call i32 %get(ptr %current.at)
+  %current = load i64, ptr %current.at, align 8
+  %answered = icmp eq i32 %asked, 0
+  %same = icmp eq i64 %current, %ours
+  %entered = and i1 %answered, %same
+  br i1 %entered, label %begin, label %other
+other:
+  ret i32 {OTHER_CONTEXT}
+begin:
 {_word(0, "ptr", "set")}{_word(1, "ptr", "graph")}{_word(2, "i64", "count")}
 {_word(3, "ptr", "firsts")}{_word(4, "ptr", "uses")}{_word(5, "ptr", "new")}
 {_word(6, "ptr", "old")}{_word(IS_SET, "i64", "is.set")}{_word(8, "i64", "nodes")}
@@ -112,7 +126,7 @@ entry:
   %none = icmp eq i64 %count, 0
   br i1 %none, label %nodes.begin, label %value
 value:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %value.end ]
+  %i = phi i64 [ 0, %begin ], [ %i.next, %value.end ]
   %given.at = getelementptr i64, ptr %new, i64 %i
   %had.at = getelementptr i64, ptr %old, i64 %i
   %given = load i64, ptr %given.at, align 8
@@ -174,6 +188,10 @@ refused:
   ret i32 %code
 done:
   store i64 1, ptr %is.set.at, align 8
-  ret i32 0
+{_word(15, "ptr", "start")}{_word(16, "ptr", "stream")}
+  %ran = call i32 %start(ptr %graph, ptr %stream)
+  %ran.refused.at = getelementptr i64, ptr %block, i64 {REFUSED}
+  store i64 %nodes, ptr %ran.refused.at, align 8
+  ret i32 %ran
 }}
 """

@@ -384,7 +384,9 @@ class _Fusion:
         cost = self.cost[node]
         if node.kind in MOVEMENT or cost <= CHEAP:
             return False
-        return cost > BY_POSITION or node.nbytes < LARGE or not self._is_by_position(node)
+        # Blocks of rows read it across, which takes longer than from end to end.
+        is_large = node.nbytes >= LARGE or any(self.domain[root].depth for root in self.reads[node])
+        return cost > BY_POSITION or not is_large or not self._is_by_position(node)
 
     def _is_by_position(self, node: Node) -> bool:
         """Whether `node` reads nothing from memory, as the mask of causal attention."""

@@ -6,13 +6,17 @@ never inside the loop, and the same computation is never there twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.linear import Inst, Limit
 from gpu.core.dtype import DType, PyScalar, dtypes
+
+# Bits of the numbers that every renderer has constants of.
+_WORDS: Final = (32, 64)
 
 
 class _Scope:
@@ -156,8 +160,14 @@ class Emitter(Builder[Inst]):
         return self.pure("cast", dtype, x.lanes, (x,))
 
     def bitcast(self, x: Inst, dtype: DType) -> Inst:
-        """The bits of `x` as `dtype`."""
-        return x if x.dtype is dtype else self.pure("bitcast", dtype, x.lanes, (x,))
+        """The bits of `x` as `dtype`; a constant's are known unless a NaN, which has several."""
+        if x.dtype is dtype:
+            return x
+        if x.op == "const" and dtype.bits in _WORDS:
+            value = optable.fold_cast(x.attr[0], x.dtype, dtype, bits=True)
+            if not (math.isnan(value) or math.isnan(x.attr[0])):
+                return self.pure("const", dtype, x.lanes, (), (value,))
+        return self.pure("bitcast", dtype, x.lanes, (x,))
 
     def dtype(self, x: Inst) -> DType:
         """The element type of `x`."""

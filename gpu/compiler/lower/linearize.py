@@ -184,7 +184,7 @@ class _Linearizer:
         self.shared.clear()
         results = self.emitter.close_loop(tuple(self.registers.read(key) for key in keys))
         self.write_all(keys, results)
-        self.forget_unseen(changed)
+        self.forget_unseen(changed | own)
 
     def forget_unseen(self, changed: set[K.Buf]) -> None:
         """Forgets registers of buffers whose values are those of a loop or condition that ended."""

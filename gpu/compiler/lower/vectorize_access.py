@@ -73,6 +73,7 @@ class _Joiner(Rewrite):
         self.program, self.nbytes = program, nbytes
         self.places: dict[Inst, _Place] = {}
         self.residues = Residues()
+        self.stands: dict[int, int] = {}  # in this stretch, of accesses that became one with others
 
     def run(self) -> Iterator[Inst]:
         stretch: list[Inst] = []
@@ -105,6 +106,7 @@ class _Joiner(Rewrite):
             for number, inst in enumerate(stretch)
             if self.is_single(inst)
         ]
+        self.stands = {}
         found: dict[tuple[Any, ...], dict[int, list[_Access]]] = {}
         for access in accesses:
             found.setdefault(access.like, {}).setdefault(access.at.constant, []).append(access)
@@ -115,8 +117,9 @@ class _Joiner(Rewrite):
                 for access in group:
                     del by_place[access.at.constant]
                 if len(group) > 1:
-                    ends = [access.number for access in group]
-                    yield (max(ends) if group[0].is_store else ends[0]), group
+                    stand = _stand(group)
+                    self.stands.update((access.number, stand) for access in group)
+                    yield stand, group
 
     def is_single(self, inst: Inst) -> bool:
         """Whether this is an access to one element of memory, and no pixel's."""
@@ -159,18 +162,19 @@ class _Joiner(Rewrite):
             access
             for access in accesses
             if access.pointer is first.pointer
-            and min(numbers) < access.number < max(numbers)
+            and access.number not in numbers
             and (access.is_store or first.is_store)
         ]
-        return not any(
-            self.in_the_way(other, one, max(numbers)) for other in others for one in group
-        )
+        stand = _stand(group)
+        return not any(self.passes(one, stand, other) for other in others for one in group)
 
-    def in_the_way(self, other: _Access, access: _Access, last: int) -> bool:
-        """Whether an access would pass another one that may be of its element."""
-        passed = access.number < other.number <= last if access.is_store else True
-        passed = passed and (access.is_store or other.number < access.number)
-        return passed and other.inst is not access.inst and other.may_touch(access)
+    def passes(self, one: _Access, stand: int, other: _Access) -> bool:
+        """Whether an access that stands elsewhere changes places with one of the same element.
+
+        The other one may have moved too, as part of another group.
+        """
+        others = self.stands.get(other.number, other.number)
+        return (other.number < one.number) != (others < stand) and other.may_touch(one)
 
     # Instructions.
 
@@ -216,6 +220,11 @@ class _Joiner(Rewrite):
                 if not other.terms:
                     return _sum(_Place(frozenset(), 0), one, other.constant)
         return _Place(frozenset({(inst, 1)}), 0)
+
+
+def _stand(group: Sequence[_Access]) -> int:
+    """Where in the stretch the one access of a group stands."""
+    return max(a.number for a in group) if group[0].is_store else group[0].number
 
 
 def _sum(a: _Place, b: _Place, factor: int) -> _Place:

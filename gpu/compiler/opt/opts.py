@@ -19,6 +19,7 @@ from gpu.compiler.opt.primitives.cache_row import cache_row
 from gpu.compiler.opt.primitives.compute_inline import inline
 from gpu.compiler.opt.primitives.cooperative_fetch import distribute, stage_together
 from gpu.compiler.opt.primitives.dots import NEITHER, dot, widen
+from gpu.compiler.opt.primitives.guard import guard
 from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling, matrix_tile
 from gpu.compiler.opt.primitives.pack import pack
@@ -140,6 +141,15 @@ class UniformMask(NamedTuple):
     """Conditions of accesses are asked once for all iterations of loop `axis`.
 
     Each must hold for all of them or for none.
+    """
+
+    axis: str
+
+
+class Guard(NamedTuple):
+    """Loop `axis` is left out where conditions that all its writes have do not hold.
+
+    They are those that are the same in all its iterations.
     """
 
     axis: str
@@ -338,7 +348,7 @@ Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
     | FuseSiblings | ReuseShared | Pack | Tensorize | MatrixTile | CacheRow | Prefetch
     | SharedTranspose | UniformMask | BlockScan | PartialScan | PartialSums | Tile
-    | Residues | Dot | Widen
+    | Residues | Dot | Widen | Guard
 )  # fmt: skip
 
 
@@ -358,7 +368,7 @@ _PRIMITIVES: Final[dict[type[Opt], Callable[..., K.Stmt]]] = {
     MatrixTile: matrix_tile, CacheRow: cache_row, Prefetch: prefetch,
     SharedTranspose: shared_transpose, UniformMask: uniform_mask, BlockScan: block_scan,
     PartialScan: partial_scan, PartialSums: partial_sums, Tile: tile, Residues: residues,
-    Dot: dot, Widen: widen,
+    Dot: dot, Widen: widen, Guard: guard,
 }  # fmt: skip
 
 

@@ -163,6 +163,10 @@ def aligned(x: Sharded, cuts: Sequence[int | None]) -> Sharded:
         # Parts of parts: those of the first axis of the grid are cut along the next ones.
         outer = zip(x.cuts[:number], cuts[:number], strict=True)
         stays.append(old == new and all((a == old) == (b == old) for a, b in outer))
+    if all(stays):
+        return x
+    if all(part.kind == "expand" for part in x.parts):
+        return _expanded(x, cuts)
     for number in reversed(range(len(cuts))):
         old, new = x.cuts[number], cuts[number]
         if stays[number] or not isinstance(old, int):
@@ -179,6 +183,22 @@ def aligned(x: Sharded, cuts: Sequence[int | None]) -> Sharded:
         elif old is None and new is not None:
             x = _cut(x, number, new)
     return x
+
+
+def _expanded(x: Sharded, cuts: Sequence[int | None]) -> Sharded:
+    """`aligned` of what is expanded: what it is expanded from moves, and not each copy of it."""
+    part = x.parts[0]
+    sizes = part.src[0].shape
+    repeated = {axis for axis, size in enumerate(sizes) if size == 1 != part.shape[axis]}
+    own = tuple(None if cut in repeated else cut for cut in x.cuts)
+    wanted = tuple(None if cut in repeated else cut for cut in cuts)
+    moved = aligned(Sharded(own, tuple(each.src[0] for each in x.parts), x.axes), wanted)
+    shape = list(part.shape)
+    for cut, along in zip(x.cuts, x.axes, strict=True):
+        if isinstance(cut, int):
+            shape[cut] = dimension(shape[cut] * along.size)
+    shape = cut_shape(tuple(shape), cuts, x.axes)
+    return Sharded(tuple(cuts), tuple(G.expand(each, shape) for each in moved.parts), x.axes)
 
 
 def _cut(x: Sharded, number: int, axis: int) -> Sharded:

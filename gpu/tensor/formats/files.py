@@ -46,17 +46,26 @@ def save(value: Tensor | Mapping[str, Tensor], path: Path) -> None:
             raise InvalidType(f"a .npy file is one tensor, got {type(value).__name__}; use .npz")
         numpy_files.npy_save(value, path)
         return
-    if not isinstance(value, Mapping) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
-    ):
+    wrong = _no_tensor_by_name(value) if isinstance(value, Mapping) else type(value).__name__
+    if not isinstance(value, Mapping) or wrong:
         raise InvalidType(
             f"a {suffix} file is tensors by name, as in {{'weight': x}} and what "
-            f"gpu.nn.state.get_state_dict gives; got {type(value).__name__}"
+            f"gpu.nn.state.get_state_dict gives; got {wrong}"
         )
     if suffix == ".npz":
         numpy_files.npz_save(value, path)
     else:
         safe_save(dict(value), path)
+
+
+def _no_tensor_by_name(value: Mapping[str, Tensor]) -> str:
+    """What among values by name is no tensor with a name, in words; empty where all are."""
+    for name, tensor in value.items():
+        if not isinstance(name, str):
+            return f"the name {name!r}, which is no str"
+        if not isinstance(tensor, Tensor):
+            return f"{type(tensor).__name__} {tensor!r} under {name!r}"
+    return ""
 
 
 def load(path: Path, device: str | None = None) -> Any:

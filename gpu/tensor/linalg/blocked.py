@@ -16,7 +16,7 @@ from gpu.compiler.ir.dims import Dim
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor.linalg import kernels
-from gpu.tensor.linalg.matrices import flat, in_order, unflat
+from gpu.tensor.linalg.matrices import flat, in_order, unflat, with_rows
 from gpu.tensor.scan import stepped
 from gpu.tensor.tensor import Tensor
 
@@ -58,19 +58,22 @@ def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     def step(number: Dim, _: None, own: Tensor, info: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         w, at = unflat(own, a), number * BLOCK
         high, wide = w.shape[1:]
-        window = w[:, at:]
-        factors, pivots, bad = kernels.lu(flat(_padded(window[:, :, at : at + BLOCK], high)))
+        next_ = at + BLOCK
+        left = w[:, at:, at:next_] - w[:, at:, :at] @ w[:, :at, at:next_]
+        factors, pivots, bad = kernels.lu(flat(_padded(left, high)))
         panel = unflat(factors, a)
         order = kernels.permutation(high)(pivots)
-        moved = in_order(window, order[:, : high - at])
-        right = Tensor.arange(wide, device=a.device).ge(at + BLOCK)
-        solved = kernels.triangular(False, True)(flat(panel[:, :BLOCK]), flat(moved[:, :BLOCK]))
-        beside = right.where(unflat(solved, a), 0)
-        below = Tensor.arange(high, device=a.device).ge(BLOCK).unsqueeze(-1).where(panel, 0)
-        w = _placed(w, moved - below[:, : high - at] @ beside, at, 0)
-        w = _placed(w, right.where(beside, moved[:, :BLOCK]), at, 0)
-        w = _placed(w, panel[:, : high - at], at, at)
         start = Tensor._wrap(G.index(at, dtypes.int32, a.device))
+        # Rows that come to the block, and what comes to where they were.
+        first = Tensor.arange(BLOCK, dtype=dtypes.int32, device=a.device).expand(count, BLOCK)
+        places = Tensor.cat(first, pivots - 1, dim=-1).contiguous()
+        rows = in_order(w, (order.gather(-1, places) + start).contiguous()).contiguous()
+        w = with_rows(w, (places + start).contiguous(), rows)
+        w = _placed(w, panel[:, : high - at], at, at)
+        beside = rows[:, :BLOCK, next_:] - rows[:, :BLOCK, :at] @ w[:, :at, next_:]
+        grown = _widened(beside, wide)
+        solved = unflat(kernels.triangular(False, True)(flat(panel[:, :BLOCK]), flat(grown)), a)
+        w = _placed(w, solved[:, :, : wide - next_], at, next_)
         return (flat(w), _first(info, bad, at)), pivots + start
 
     # A column of zeros around the matrix has no pivot, and exchanges no rows.
@@ -193,6 +196,12 @@ def _padded(x: Tensor, rows: int) -> Tensor:
     """Matrices with rows of zeros below, so many in all, in memory of their own."""
     more = rows - x.shape[1]
     return Tensor._wrap(G.pad(x._node, [(0, 0, 0), (0, more, 0), (0, 0, 0)])).contiguous()
+
+
+def _widened(x: Tensor, columns: int) -> Tensor:
+    """Matrices with columns of zeros behind, so many in all, in memory of their own."""
+    more = columns - x.shape[2]
+    return Tensor._wrap(G.pad(x._node, [(0, 0, 0), (0, 0, 0), (0, more, 0)])).contiguous()
 
 
 def _placed(w: Tensor, x: Tensor, row: Dim, column: Dim) -> Tensor:

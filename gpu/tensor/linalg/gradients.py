@@ -17,7 +17,7 @@ from gpu.core.errors import Unsupported
 from gpu.tensor.linalg.factorizations import qr, row_order, solve_triangular
 from gpu.tensor.linalg.matrices import eye_like, in_order
 from gpu.tensor.linalg.powers import matrix_exp
-from gpu.tensor.linalg.systems import lu_solve
+from gpu.tensor.linalg.systems import cholesky_solve, lu_solve
 from gpu.tensor.tensor import Tensor
 
 Rule = Callable[[Node, Node], Sequence[Node | None]]
@@ -101,6 +101,15 @@ def _solve(node: Node, grad: Node) -> Sequence[Node | None]:
     return (None, _floats(-right @ x.mH), _floats(right), None, None)
 
 
+def _cholesky_solve(node: Node, grad: Node) -> Sequence[Node | None]:
+    """As torch's, that of L @ L.mH for any L: the half that is not read has a gradient too."""
+    x, factor, change = _tensors(node, node, node.src[2], grad)
+    right = cholesky_solve(change, factor)
+    of_product = right @ x.mH
+    whole = -(of_product + of_product.mH) @ factor
+    return (None, _floats(right), _floats(whole))
+
+
 def _qr(of_q: bool) -> Rule:
     def rule(node: Node, grad: Node) -> Sequence[Node | None]:
         if node.attr[2]:
@@ -151,6 +160,7 @@ RULES: Final[dict[str, Rule]] = {
     "triangular": _triangular,
     "lu": _lu,
     "solve": _solve,
+    "cholesky_solve": _cholesky_solve,
     "qr_q": _qr(True),
     "qr_r": _qr(False),
     "matrix_exp": _matrix_exp,

@@ -16,6 +16,7 @@ from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.body import Value
 from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.core.dtype import DType, complex_of
+from gpu.core.errors import Unsupported
 from gpu.runtime.origins import note_origin
 from gpu.tensor.tensor import Tensor
 
@@ -210,6 +211,13 @@ def eig_results(x: Tensor) -> tuple[Value, ...]:
     return Value(x.shape[:-1], dtype), Value(x.shape, dtype)
 
 
+def _without(operation: str) -> Rule:
+    def rule(x: Tensor, results: Sequence[Tensor], grads: Grads) -> Tensor:
+        raise Unsupported(f"{operation} has no gradient, as in torch; linalg.solve has one")
+
+    return rule
+
+
 _RULES: Final[dict[str, Rule]] = {
     "svd": _svd,
     "svd_full": _svd,
@@ -220,4 +228,8 @@ _RULES: Final[dict[str, Rule]] = {
     "eigvals": _eigvals,
     "inv": _inv,
     "pinv": _pinv,
+    "ldl": _without("ldl_factor"),
+    "ldl_hermitian": _without("ldl_factor"),
+    "ldlsolve": _without("ldl_solve"),
+    "ldlsolve_hermitian": _without("ldl_solve"),
 }

@@ -10,21 +10,27 @@ number stops a loop: NaN and infinity go on into the result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
 from gpu.compiler.ir.kernel.author import Array, KernelBuilder
+from gpu.compiler.ir.kernel.scalar import Scalar
 from gpu.core.dtype import dtypes
 from gpu.tensor.kernels import Kernel
 from gpu.tensor.linalg.numbers import Cells, conj, is_real, largest, like, real, size, square, where
 from gpu.tensor.tensor import Tensor
 
-# Columns of a right-hand side that are solved for together.
+# Columns of a product of reflections that are made together.
 _COLUMNS: Final = 32
-# Steps of a factorisation that work on the same part of a matrix. Each part has a text of its own
-# in the kernel, and compilers of shaders take longer than in proportion to it.
-_STEPS: Final = 32
+# Bytes of what is solved for together, which all devices have near, and below how many columns of
+# it lanes go along a row of the matrix.
+_ROOM: Final = 1 << 14
+_NARROW: Final = 4
+# Numbers of a matrix that is held in registers: its steps are written out, so that lanes, or
+# threads, have a matrix each.
+_FEW: Final = 16
 
 
 def _form(x: Any, *shape: int) -> tuple[tuple[int, ...], Any]:
@@ -85,51 +91,92 @@ def _lu_form(a: Tensor) -> dict[str, Any]:
 
 def _lu(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Array) -> None:
     count, rows, columns = given.shape[:3]
+    if rows * columns <= _FEW:
+        _lu_of_few(k, factors, pivots, info, given)
+        return
     out, a = _cells(k, factors, given)
     steps = min(rows, columns)
     with k.loop(count) as b:
         bad = k.alloc((), info.dtype)
-        column, row = Cells.own(k, (rows,), a), Cells.own(k, (columns,), a)
+        column, row, held = (Cells.own(k, (n,), a) for n in (rows, columns, columns))
         sizes = k.alloc((rows,), factors.dtype)
         with k.loop(rows, columns) as (i, m):
             out[b, i, m] = a[b, i, m]
-        # What is done is left out by some steps at a time: sizes of loops are numbers.
-        for start in range(0, steps, _STEPS):
-            below, right = rows - start, columns - start
-            with k.loop(min(_STEPS, steps - start)) as step:
-                j = step + start
-                # Two reductions, which have lanes. Only rows that are done are smaller than NaN.
-                best, place = k.alloc((), factors.dtype, -2), k.alloc((), dtypes.int32, rows)
-                with k.loop(below) as i:
-                    column[i] = out[b, i + start, j]
-                with k.loop(below) as i:
-                    own = k.keep(size(column[i]))
-                    sizes[i] = k.keep((i >= step).where((own >= 0).where(own, -1), -2))
-                    best[()] = best[()].maximum(sizes[i])
-                with k.loop(below) as i:
-                    here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
-                    place[()] = place[()].minimum(here)
-                chosen = k.keep(place[()])
-                pivots[b, j] = chosen + (start + 1)
-                with k.loop(columns) as m:
-                    row[m] = out[b, chosen + start, m]
-                with k.loop(columns) as m:
-                    out[b, chosen + start, m] = out[b, j, m]
-                with k.loop(columns) as m:
-                    out[b, j, m] = row[m]
-                column[chosen] = column[step]
-                pivot = out.keep(row[j])
-                zero = k.keep(size(pivot) == 0)
-                with k.when((bad[()] == 0) & zero):
-                    bad[()] = j.cast(info.dtype) + 1
-                with k.loop(below) as i:
-                    column[i] = where(i > step, where(zero, column[i], column[i] / pivot), 0)
-                with k.loop(below) as i, k.when(i > step):
-                    out[b, i + start, j] = column[i]
-                with k.loop(below, right) as (i, m), k.when(m > step):
-                    there = b, i + start, m + start
-                    out[there] = out[there] - column[i] * row[m + start]
+        with k.loop(steps) as j:
+            # Two reductions, which have lanes. Only rows that are done are smaller than NaN.
+            best, place = k.alloc((), factors.dtype, -2), k.alloc((), dtypes.int32, rows)
+            with k.loop(rows) as i:
+                column[i] = out[b, i, j]
+            with k.loop(rows) as i:
+                own = size(column[i])
+                sizes[i] = (i >= j).where((own >= 0).where(own, -1), -2)
+            with k.loop(rows) as i:
+                best[()] = best[()].maximum(sizes[i])
+            with k.loop(rows) as i:
+                here = (sizes[i] == best[()]).where(i.cast(dtypes.int32), rows)
+                place[()] = place[()].minimum(here)
+            chosen = k.keep(place[()])
+            pivots[b, j] = chosen + 1
+            with k.loop(columns) as m:
+                row[m] = out[b, chosen, m]
+            with k.loop(columns) as m:
+                held[m] = out[b, j, m]
+            with k.loop(columns) as m:
+                out[b, chosen, m] = held[m]
+            with k.loop(columns) as m:
+                out[b, j, m] = row[m]
+            column[chosen] = column[j]
+            pivot = out.keep(row[j])
+            zero = k.keep(size(pivot) == 0)
+            with k.when((bad[()] == 0) & zero):
+                bad[()] = j.cast(info.dtype) + 1
+            with k.loop(rows) as i:
+                column[i] = where(i > j, where(zero, column[i], column[i] / pivot), 0)
+            with k.loop(rows, columns) as (i, m), k.when((i > j) & (m >= j)):
+                there = b, i, m
+                left = out[there] - column[i] * row[m]
+                out[there] = where(m > j, left, column[i])
         info[b] = bad[()]
+
+
+def _rank(k: KernelBuilder, x: Any) -> Scalar:
+    """How large a number is as a pivot: NaN is smaller than all others."""
+    own = k.keep(size(x))
+    return k.keep((own >= 0).where(own, -1))
+
+
+def _lu_of_few(k: KernelBuilder, factors: Array, pivots: Array, info: Array, given: Array) -> None:
+    count, rows, columns = given.shape[:3]
+    out, a = _cells(k, factors, given)
+    with k.loop(count) as b:
+        w = [[a.keep(a[b, i, m]) for m in range(columns)] for i in range(rows)]
+        bad: Any = 0
+        for j in range(min(rows, columns)):
+            best = _rank(k, w[j][j])
+            chosen: Any = j
+            for i in range(j + 1, rows):
+                own = _rank(k, w[i][j])
+                larger = k.keep(own > best)
+                chosen = k.keep(larger.where(i, chosen).cast(info.dtype))
+                best = k.keep(larger.where(own, best))
+            pivots[b, j] = chosen + 1
+            top = w[j]
+            for i in range(j + 1, rows):
+                here = k.keep(chosen == i)
+                first = [a.keep(where(here, w[i][m], top[m])) for m in range(columns)]
+                w[i] = [a.keep(where(here, w[j][m], w[i][m])) for m in range(columns)]
+                top = first
+            w[j] = top
+            zero = k.keep(size(top[j]) == 0)
+            bad = k.keep((zero & (bad == 0)).where(j + 1, bad).cast(info.dtype))
+            for i in range(j + 1, rows):
+                share = a.keep(where(zero, w[i][j], w[i][j] / top[j]))
+                rest = [a.keep(w[i][m] - share * top[m]) for m in range(j + 1, columns)]
+                w[i] = [*w[i][:j], share, *rest]
+        info[b] = bad
+        for i in range(rows):
+            for m in range(columns):
+                out[b, i, m] = w[i][m]
 
 
 lu = Kernel(_lu, _lu_form, name="lu")
@@ -159,26 +206,52 @@ def permutation(rows: int) -> Kernel:
 
 
 def _triangular(upper: bool, unit: bool) -> Callable[..., None]:
+    def solve_few(
+        k: KernelBuilder, result: Cells, matrix: Cells, right: Cells, shape: tuple[int, ...]
+    ) -> None:
+        count, n, columns = shape[:3]
+        with k.loop(count) as s:
+            done: dict[int, list[Any]] = {}
+            for j in reversed(range(n)) if upper else range(n):
+                row = [right[s, j, m] for m in range(columns)]
+                for i, x in done.items():
+                    row = [row[m] - matrix[s, j, i] * x[m] for m in range(columns)]
+                if not unit:
+                    row = [x / matrix[s, j, j] for x in row]
+                done[j] = [result.keep(x) for x in row]
+            for j, row in done.items():
+                for m, x in enumerate(row):
+                    result[s, j, m] = x
+
     def solve(k: KernelBuilder, out: Array, a: Array, b: Array) -> None:
         count, n, columns = out.shape[:3]
         result, matrix, right = _cells(k, out, a, b)
-        width = min(columns, _COLUMNS)
+        if n * max(n, columns) <= _FEW:
+            solve_few(k, result, matrix, right, out.shape)
+            return
+        # As many columns together as _ROOM holds.
+        width = min(columns, max(_ROOM // (n * math.prod(out.shape[3:]) * out.dtype.itemsize), 1))
         with k.loop(count, -(-columns // width)) as (s, part):
-            # Apart, since rows of `out` may be as far from each other as the lines of a cache.
+            # Apart, since rows of `out` may be as far from each other as the lines of a cache. What
+            # is not known yet is 0.
             x, row = Cells.own(k, (n, width), result), Cells.own(k, (width,), result)
-            column = Cells.own(k, (n,), result)
-            with k.loop(n, width) as (i, m):
-                x[i, m] = right[s, i, part * width + m]
             with k.loop(n) as step:
                 j = n - 1 - step if upper else step
-                with k.loop(n) as i:
-                    column[i] = where((i < j) if upper else (i > j), matrix[s, i, j], 0)
                 with k.loop(width) as m:
-                    row[m] = x[j, m] if unit else x[j, m] / matrix[s, j, j]
+                    row[m] = right[s, j, part * width + m]
+                if width < _NARROW:
+                    with k.loop(width) as m:
+                        total = Cells.own(k, (), result)
+                        with k.loop(n) as i:
+                            factor = where((i > j) if upper else (i < j), matrix[s, j, i], 0)
+                            total[()] = total[()] + factor * x[i, m]
+                        row[m] = row[m] - total[()]
+                else:
+                    with k.loop(n, width) as (i, m):
+                        factor = where((i > j) if upper else (i < j), matrix[s, j, i], 0)
+                        row[m] = row[m] - factor * x[i, m]
                 with k.loop(width) as m:
-                    x[j, m] = row[m]
-                with k.loop(n, width) as (i, m), k.when((i < j) if upper else (i > j)):
-                    x[i, m] = x[i, m] - column[i] * row[m]
+                    x[j, m] = row[m] if unit else row[m] / matrix[s, j, j]
             with k.loop(n, width) as (i, m):
                 result[s, i, part * width + m] = x[i, m]
 

@@ -94,5 +94,14 @@ def in_order(x: Tensor, order: Tensor) -> Tensor:
     places = order.unsqueeze(-1).expand(*order.shape, x.shape[-1])
     if not x.dtype.is_complex:
         return x.gather(-2, places)
-    pairs = x.view_as_real()
-    return pairs.gather(-3, places.unsqueeze(-1).expand(pairs.shape)).view_as_complex()
+    pairs = x.view_as_real().gather(-3, places.unsqueeze(-1).expand(*places.shape, 2))
+    return pairs.view_as_complex()
+
+
+def with_rows(x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+    """Matrices with rows replaced, each at a place from 0; of several at one place the last."""
+    axes = places.unsqueeze(-1).expand(*places.shape, x.shape[-1])
+    if not x.dtype.is_complex:
+        return x.scatter(-2, axes, rows)
+    pairs, values = x.view_as_real(), rows.view_as_real()
+    return pairs.scatter(-3, axes.unsqueeze(-1).expand(values.shape), values).view_as_complex()

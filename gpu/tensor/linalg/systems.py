@@ -55,7 +55,7 @@ class LeastSquares(NamedTuple):
         residuals: the sums of squares (..., k) of what is left over, of more rows than columns;
             else empty.
         rank: of each matrix.
-        singular_values: of each matrix; empty by QR, which computes none.
+        singular_values: of each matrix; empty by QR and "gelsy", as LAPACK has it.
     """
 
     solution: Tensor
@@ -93,8 +93,13 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
     Raises as `solve_triangular`.
     """
+    check_matrices(L, "cholesky_solve", square=True)
     factor = L.mH if upper else L
-    return solve_triangular(factor.mH, solve_triangular(factor, B, upper=False), upper=True)
+    x = solve_triangular(factor.mH, solve_triangular(factor, B, upper=False), upper=True)
+    if not x.numel():
+        return x
+    a, b = broadcast(factor, check_matrices(B, "cholesky_solve"))
+    return with_rule("cholesky_solve", x, (b, a))
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -222,7 +227,9 @@ def lstsq(
         raise ShapeError(f"lstsq of {a._described()} and {b._described()}: rows differ")
     share = max(rows, columns) * float(np.finfo(a.dtype.np).eps) if rcond is None else rcond
     if driver in _OF_ANY_RANK:
-        sizes = svdvals(a.detach())
+        # Of the three gelsy alone has none, which goes by QR with exchanged columns.
+        none = Tensor.zeros(0, dtype=a.dtype.real, device=a.device)
+        sizes = none if driver == "gelsy" else svdvals(a.detach())
         solution, rank = pinv(a, rtol=share) @ b, matrix_rank(a.detach(), rtol=share)
     else:
         solution = _by_qr(a, b, share)

@@ -57,24 +57,39 @@ def embedding_bag(
             f"embedding_bag takes integers and a table of two axes, got {input.dtype.name} and "
             f"shape {list(weight.shape)}"
         )
-    if per_sample_weights is not None:
-        if mode != "sum" or per_sample_weights.shape != input.shape:
-            raise InvalidValue(
-                "per_sample_weights go with mode 'sum' and have the shape of input, "
-                f"{list(input.shape)}; got {mode!r} and {list(per_sample_weights.shape)}"
-            )
-        per_sample_weights = per_sample_weights.reshape(-1)
+    if per_sample_weights is not None and (
+        mode != "sum" or per_sample_weights.shape != input.shape
+    ):
+        raise InvalidValue(
+            "per_sample_weights go with mode 'sum' and have the shape of input, "
+            f"{list(input.shape)}; got {mode!r} and {list(per_sample_weights.shape)}"
+        )
+    counted = None if padding_idx is None else input.ne(padding_idx % weight.shape[0])
     bag, bags = _bags(input, offsets, include_last_offset)
-    numbers = input.reshape(-1)
-    counted = bag.ge(0)
-    if padding_idx is not None:
-        counted = counted.bitwise_and(numbers.ne(padding_idx % weight.shape[0]))
-    # What does not count goes to no bag.
-    bag = counted.where(bag, -1)
-    rows = weight.embedding(numbers).cast(accumulator(weight.dtype))
+    rows = weight.embedding(input).cast(accumulator(weight.dtype))
     if per_sample_weights is not None:
-        rows = rows.mul(per_sample_weights.cast(rows.dtype).unsqueeze(1))
+        rows = rows.mul(per_sample_weights.cast(rows.dtype).unsqueeze(-1))
+    if bag is None:
+        return _of_one_size(rows, counted, mode).cast(weight.dtype)
+    # What does not count goes to no bag.
+    bag = bag if counted is None else counted.where(bag, -1)
     return _gathered(rows, bag, bags, mode).cast(weight.dtype)
+
+
+def _of_one_size(rows: Tensor, counted: Tensor | None, mode: str) -> Tensor:
+    """The rows of each bag together, of shape (bags, size, columns)."""
+    blank = -math.inf if mode == "max" else 0
+    if counted is not None:
+        rows = counted.unsqueeze(-1).where(rows, blank)
+    if mode == "max":
+        largest = rows.amax(1) if rows.shape[1] else rows.sum(1)
+        return largest.eq(-math.inf).where(0, largest)
+    total = rows.sum(1)
+    if mode == "sum":
+        return total
+    if counted is None:
+        return total.div(max(rows.shape[1], 1))
+    return total.div(counted.sum(1).maximum(1).unsqueeze(1))
 
 
 def _gathered(rows: Tensor, bag: Tensor, bags: int, mode: str) -> Tensor:
@@ -94,14 +109,12 @@ def _gathered(rows: Tensor, bag: Tensor, bags: int, mode: str) -> Tensor:
     return total.div(none._scattered(0, bag, ones, "add").maximum(1).unsqueeze(1))
 
 
-def _bags(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor, int]:
-    """The bag of each element of the flattened input, -1 for none, and how many bags there are."""
-    place = Tensor.arange(input.numel(), dtype=dtypes.int64, device=input.device)
+def _bags(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor | None, int]:
+    """The bag of each element, -1 for none, and how many bags there are; None for one a row."""
     if input.ndim == 2:
         if offsets is not None:
             raise InvalidValue("offsets go with an input of one axis, this one has two")
-        count, size = input.shape
-        return place.div(max(size, 1), rounding_mode="floor"), count
+        return None, input.shape[0]
     if input.ndim != 1 or offsets is None or offsets.ndim != 1 or not offsets.dtype.is_int:
         raise ShapeError(
             "embedding_bag takes input of two axes, or of one with integer offsets of one axis; "
@@ -110,6 +123,7 @@ def _bags(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Te
         )
     if include_last and not offsets.shape[0]:
         raise ShapeError("include_last_offset needs an offset, there is none")
+    place = Tensor.arange(input.numel(), dtype=dtypes.int64, device=input.device)
     starts = offsets[:-1] if include_last else offsets
     bag = starts.cast(dtypes.int64).searchsorted(place, right=True).cast(dtypes.int64).sub(1)
     if include_last:

@@ -86,11 +86,12 @@ class Optimizer(ABC):
         return Tensor(np.full((1,), value, dtype.np), device=self.device)
 
     def _zeros(self) -> list[Tensor]:
-        """State of the shape of each parameter, in float32 at least."""
-        return [
-            Tensor(np.zeros(p.shape, promote(p.dtype, dtypes.float32).np), device=p.device)
-            for p in self.params
-        ]
+        """State of the shape of each parameter, in float32 at least, that lies as that does."""
+        found = []
+        for p in self.params:
+            zeros = np.zeros(p.shape, promote(p.dtype, dtypes.float32).np)
+            found.append(Tensor(zeros, device=p.device).shard_like(p).realize())
+        return found
 
     def _operands(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """A parameter, its gradient and the learning rate, in one dtype of float32 at least."""

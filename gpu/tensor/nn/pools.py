@@ -349,9 +349,15 @@ def _evenly_largest(
     if not return_indices:
         return laid.max_pool2d(taps)
     largest, found = laid.max_pool2d(taps, return_indices=True)
-    plane = np.arange(math.prod(input.shape[lead:])).reshape(input.shape[lead:])
-    origin = plane[np.ix_(*(places.ravel() for places in windows))]
-    return largest, Tensor(origin.ravel(), device=input.device)[found]
+    if laid is input:
+        return largest, found
+    # What was found is a place among what is laid: axis by axis it is one of the input.
+    origin, stride = found.zeros_like(), 1
+    for size, places in zip(reversed(input.shape[lead:]), reversed(windows), strict=True):
+        line = Tensor(places.ravel(), device=input.device)
+        origin = origin.add(line[found % places.size].mul(stride))
+        found, stride = found // places.size, stride * size
+    return largest, origin
 
 
 def _even_windows(size: int, number: int) -> tuple[Places, Places]:

@@ -427,6 +427,7 @@ def load(source: Path | bytes, device: str | None = None) -> OnnxModel:
     Raises:
         FormatError: a malformed file.
         Unsupported: operators or types that are not computed here, all by name; or no `onnx`.
+        InvalidType: a path that is none.
         OSError: a file that cannot be read.
 
     >>> from gpu.nn import onnx
@@ -442,8 +443,10 @@ def load(source: Path | bytes, device: str | None = None) -> OnnxModel:
             "ONNX files are read by the package onnx: pip install 'gpu[onnx]'"
         ) from error
     target = Device.canonicalize(device)
-    folder = None if isinstance(source, bytes) else os.path.dirname(os.path.abspath(source))
-    content = source if isinstance(source, bytes) else map_file(source).tobytes()
+    if isinstance(source, bytes):
+        content, folder = source, None
+    else:
+        content, folder = map_file(source).tobytes(), os.path.dirname(os.path.abspath(source))
     proto = ModelProto()
     try:
         proto.ParseFromString(content)

@@ -12,6 +12,7 @@ import sys
 import time
 
 from gpu import Tensor, distributed
+from gpu.core.errors import GpuFault
 
 HOW = sys.argv[1]
 group = distributed.init()
@@ -25,6 +26,8 @@ group._engine.timeout = float(sys.argv[2])
 if group.rank == 1:
     if HOW == "raise":
         raise ValueError("the data has ended")
+    if HOW == "fault":
+        raise GpuFault("a kernel wrote to nobody's memory", 0x7F0000001000)
     if HOW in ("end", "unheard"):
         sys.exit()
     if HOW == "kill":
@@ -60,6 +63,8 @@ except distributed.DistributedError as error:
     if isinstance(error, distributed.PeerLost):
         told |= {"lost": error.rank, "host": error.host == group.host}
         told |= {"step": error.step, "collective": error.collective}
+    if isinstance(error, GpuFault):
+        told["address"] = error.address
 if HOW == "unheard" and group.rank == 0:
     time.sleep(0.5)  # until rank 1 is gone
     os.kill(last, signal.SIGCONT)

@@ -8,13 +8,15 @@ All ranks draw the same numbers. Each prints a line of JSON, as `checks.py`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from gpu import Mesh, Tensor, distributed, dtypes, jit, nn
+import gpu
+from gpu import Device, Mesh, Tensor, distributed, dtypes, jit, nn
 from gpu.core.errors import (
     CollectiveMismatch,
     DeviceMismatch,
@@ -129,8 +131,14 @@ def check_writes() -> None:
     np.testing.assert_array_equal(x.realize().numpy(), expected)
 
 
-def trained(mesh: Mesh | None, how: str, steps: int, jitted: bool = True) -> list[Any]:
-    """Losses and weights of a small model in float64, sharded in a way."""
+def trained(
+    mesh: Mesh | None,
+    how: str,
+    steps: int,
+    jitted: bool = True,
+    after: Callable[[], object] = lambda: None,
+) -> list[Any]:
+    """Losses and weights of a small model in float64, sharded in a way; calls after each step."""
     draws = np.random.default_rng(3)
     sizes = [(8, 16), (16, 8), (8, 4)]
     weights = [Tensor(draws.normal(size=size) / 4, requires_grad=True) for size in sizes]
@@ -173,9 +181,15 @@ def trained(mesh: Mesh | None, how: str, steps: int, jitted: bool = True) -> lis
             if mesh is not None:
                 x, y = x.shard(mesh, batch), y.shard(mesh, batch)
             found.append(run(x, y).item())
+            after()
     if mesh is not None:
         for weight, spec in zip(weights, specs[how], strict=True):
             assert weight.spec == (*spec, *(None,) * (2 - len(spec))), (how, weight.spec)
+            assert weight.grad is not None
+            assert how == "zero2" or weight.grad.spec == weight.spec, (how, weight.grad.spec)
+        if how not in ("zero1", "zero2"):
+            for weight, *state in zip(weights, optimizer.m, optimizer.v, strict=True):
+                assert all(each.spec == weight.spec for each in state), how
     return [np.array(found), *(weight.numpy() for weight in weights)]
 
 
@@ -193,6 +207,58 @@ def check_training() -> None:
         again = trained(mesh, how, steps)
         for one, many in zip(together, again, strict=True):
             assert one.tobytes() == many.tobytes(), how
+
+
+def check_traffic() -> None:
+    """Nothing moves twice in a training step, and no more than has to."""
+    mesh = Mesh((SIZE,), ("data",))
+    weights, loss, hidden = 8 * (8 * 16 + 16 * 8 + 8 * 4), 8, 8 * 16 * 8  # bytes
+    cut = weights + loss + weights // SIZE  # gradients are added up, and parts put together
+    moved = {
+        "data": (1, weights + loss),
+        "zero1": (2, cut),
+        "zero2": (3, cut),
+        "zero3": (3, cut),
+        "tensor": (1, hidden),  # of the layer whose products are cut along the sum
+    }
+    for how, wanted in moved.items():
+        found: list[distributed.Traffic] = []
+        group.traffic()
+        trained(mesh, how, 3, after=lambda found=found: found.append(group.traffic()))
+        assert [traffic[:2] for traffic in found] == [wanted] * 3, (how, found)
+
+
+def check_memory() -> None:
+    """State lies as its parameter, and a step that is replayed changes memory in place."""
+    mesh, size, count = Mesh((SIZE,), ("data",)), 520 * SIZE, 3
+    whole = 4 * count * size * size
+    for spec in ((), ("data",)):
+        share = whole // (SIZE if spec else 1)
+        before = Device["CPU"].allocator.live
+        weights = [Tensor(np.asarray(values(size, size), np.float32)) for _ in range(count)]
+        for weight in weights:
+            weight.shard_(mesh, spec).realize()
+        optimizer = nn.optim.Adam(weights)
+        assert Device["CPU"].allocator.live - before < 3.1 * share, spec
+
+        @jit
+        def step(x: Tensor, weights: Any = weights, optimizer: Any = optimizer) -> Tensor:
+            for weight in weights:
+                x = x @ weight
+            loss = x.square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        with Tensor.train():
+            for number in range(4):
+                optimizer.zero_grad()
+                gpu.reset_peak_memory_stats()
+                step(Tensor.ones(SIZE, size).shard(mesh, ("data",)).realize()).item()
+                stats = gpu.memory_stats()["CPU"]
+                if number > 1:  # else what was there before is counted as well
+                    assert stats.peak - stats.live < share, (spec, str(stats))
+        del weights, weight, optimizer, step
 
 
 def check_buckets() -> None:

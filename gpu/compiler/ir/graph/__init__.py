@@ -111,6 +111,7 @@ __all__ = [
     "Place",
     "Shape",
     "accumulate_as",
+    "fresh_memory",
     "interpret",
     "make",
     "toposort",
@@ -141,6 +142,12 @@ def make(
     if known is not None:
         return known
     return _interned.file(key, check(_filled(kind, src, attr, shape, dtype, device)))
+
+
+def fresh_memory(handle: object, like: Node) -> Node:
+    """The `buffer` node of memory that no node stands for yet, of a value as that of `like`."""
+    fields = ("buffer", (), (handle,), like.shape, like.dtype, like.device)
+    return _interned.file(fields, _filled(*fields))
 
 
 def known_nodes() -> list[Node]:

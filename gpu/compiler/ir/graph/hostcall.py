@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 
 from gpu.compiler.ir.evaluate import Array
+from gpu.compiler.ir.graph import ldl
 from gpu.compiler.ir.graph.body import Value
 from gpu.core.dtype import dtype_named
 from gpu.core.errors import Unsupported
@@ -103,6 +104,12 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "eigvals": Function(lambda x: (np.linalg.eigvals(x),)),
     "inv": Function(lambda x: (np.linalg.inv(x),)),
     "pinv": Function(_pinv),
+    "ldl": Function(lambda x: ldl.factor(x, hermitian=False), is_lower=True),
+    "ldl_hermitian": Function(lambda x: ldl.factor(x, hermitian=True), is_lower=True),
+    "ldlsolve": Function(lambda x, p, b: (ldl.solve(x, p, b, hermitian=False),), is_lower=True),
+    "ldlsolve_hermitian": Function(
+        lambda x, p, b: (ldl.solve(x, p, b, hermitian=True),), is_lower=True
+    ),
 }
 
 
@@ -134,9 +141,13 @@ def run_host(call: HostCall, operands: Sequence[Array]) -> list[Array]:
 
 
 def _formed(result: Array, value: Value, finite: Array) -> Array:
-    """A result in the form of `value`, NaN for the matrices that are not `finite`."""
+    """A result in the form of `value`, NaN for the matrices that are not `finite`.
+
+    Integers are those of zeros.
+    """
     own = np.array(result, value.dtype.np, order="C")
-    own[~finite] = complex(np.nan, np.nan) if value.dtype.is_complex else np.nan
+    if not value.dtype.is_int:
+        own[~finite] = complex(np.nan, np.nan) if value.dtype.is_complex else np.nan
     shape, dtype = in_pairs(value)
     return own.view(dtype.np).reshape(shape)
 

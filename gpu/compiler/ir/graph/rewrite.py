@@ -47,7 +47,7 @@ def without_custom_grads(roots: Sequence[Node], is_leaf: Callable[[Node], bool])
     """`roots` as they are computed, which no rule of a gradient changes: without operands of any.
 
     What is computed from constants alone is one then. A `detach` is left of each, so that no root
-    becomes a leaf.
+    becomes a leaf, or another root; but not of a result, which is in memory of its own.
     """
     if all(is_leaf(node) or node.kind != "custom_grad" for node in toposort(roots, is_leaf)):
         return list(roots)
@@ -58,9 +58,21 @@ def without_custom_grads(roots: Sequence[Node], is_leaf: Callable[[Node], bool])
             value = node.src[0] if node.kind == "custom_grad" else None
         if value is None or value is node or value.kind == "detach":
             return value
-        return make("detach", (value,), (), node.shape, node.dtype, node.device)
+        if value.kind == "result" and not is_leaf(value):
+            return value
+        return _detached(value)
 
-    return rewrite(roots, is_leaf, change)
+    made = rewrite(roots, is_leaf, change)
+    seen = set(made).intersection(roots)
+    for number, (root, before) in enumerate(zip(made, roots, strict=True)):
+        if root is not before and root in seen:
+            made[number] = _detached(root)
+        seen.add(root)
+    return made
+
+
+def _detached(node: Node) -> Node:
+    return make("detach", (node,), (), node.shape, node.dtype, node.device)
 
 
 def _constant(node: Node) -> Node | None:

@@ -16,8 +16,8 @@ def expand_exp2(x: Term[V], fmt: Format) -> Term[V]:
 
     NaN passes through.
     """
-    # Beyond these the result is certainly 0 or infinity, and within them both scales are normal.
-    x = _clamped(x, float(-fmt.bias - fmt.mantissa - 1), float(fmt.bias + 2))
+    # Beyond these the result is certainly 0 or infinity; within them both scales are normal or 0.
+    x = _clamped(x, float(-2 * fmt.bias), float(fmt.bias + 2))
     anchored = x + fmt.anchor
     f = x - (anchored - fmt.anchor)
     # f/2 is exact, so that only the rest of f's coefficient is rounded.
@@ -31,7 +31,7 @@ def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
     Not 2**(x * log2(e)): that product is rounded in proportion to x, which costs as many units in
     the last place as x has. NaN passes through.
     """
-    x = _clamped(x, -(fmt.bias + fmt.mantissa + 1) * math.log(2), (fmt.bias + 2) * math.log(2))
+    x = _clamped(x, -2 * fmt.bias * math.log(2), (fmt.bias + 2) * math.log(2))
     anchored, r = _without_powers(x, fmt)
     power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
     return _scaled(power, anchored, fmt)
@@ -69,7 +69,11 @@ def _clamped(x: Term[V], lowest: float, highest: float) -> Term[V]:
 
 
 def _scaled(power: Term[V], anchored: Term[V], fmt: Format) -> Term[V]:
-    """``power * 2**n`` for a power in [0.7, 1.5] and n, to which `Format.anchor` was added."""
+    """``power * 2**n`` for a power in [0.7, 1.5] and n, to which `Format.anchor` was added.
+
+    Of n = -2 * bias both factors have the encoding of 0. That takes a CPU no longer than another
+    product; one that is rounded to 0, or to a subnormal number, takes some a hundred cycles.
+    """
     # Two factors, as 2**n itself may be subnormal or overflow. The first product is exact, so that
     # a subnormal result is rounded once. What the anchor left of n, in the bits and their half,
     # lies above those that stay in an exponent.

@@ -97,12 +97,15 @@ def nested(outer: K.Loop) -> K.Loop | None:
 def fusable(outer: K.Loop) -> K.Loop | None:
     """The loop with which `outer` can become one walk through memory, or None.
 
-    They can where every index uses the two only as `outer * extent + inner`.
+    They can where every index uses the two only as `outer * extent + inner`, and where one of them
+    has a single iteration.
     """
     inner = nested(outer)
     if inner is None:
         return None
     extent = inner.var.extent
+    if 1 in (outer.var.extent, extent):
+        return inner
     both = {outer.var, inner.var}
     for e in expressions(inner.body):
         if not e.vars & both:

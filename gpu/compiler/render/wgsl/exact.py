@@ -47,9 +47,10 @@ def hidden(inst: Inst) -> tuple[bool, ...]:
     if name in _COMPARISONS:
         return tuple(_is_sum(arg) for arg in inst.args)
     if name in _SUMS:
-        sums = tuple(_is_sum(arg) for arg in inst.args)
+        # Adding 0 makes a 0 of -0.
+        exact = tuple(_is_sum(arg) or _is_zero(arg) for arg in inst.args)
         # That an operand less itself is 0 does not hold for infinities and NaNs.
-        return sums if any(sums) or not _may_cancel(inst) else (False, True)
+        return exact if any(exact) or not _may_cancel(inst) else (False, True)
     if name == "mul":
         a, b = inst.args
         return (_scales_on(a, b), _scales_on(b, a))

@@ -11,6 +11,7 @@ from gpu.sim.cuda.calls import (
     events,
     graphs,
     launches,
+    linking,
     mapping,
     modules,
     processes,
@@ -19,6 +20,6 @@ from gpu.sim.cuda.calls import (
 )
 
 ALL: Final = (
-    *(contexts, copying, devices, events, graphs, launches, mapping, modules, processes),
-    *(reserving, streaming),
+    *(contexts, copying, devices, events, graphs, launches, linking, mapping, modules),
+    *(processes, reserving, streaming),
 )

@@ -15,7 +15,7 @@ from gpu.sim.cuda.modules import Function, Module
 
 # CUjit_option.
 _WALL_TIME: Final = 2
-_INFO_LOG, _INFO_SIZE, _ERROR_LOG, _ERROR_SIZE = 3, 4, 5, 6
+_INFO_LOG, _INFO_SIZE, ERROR_LOG, ERROR_SIZE = 3, 4, 5, 6
 _LAST_OPTION: Final = 35
 
 
@@ -39,16 +39,16 @@ def _load(call: Call, result: int, image: int) -> None:
 def _load_with(call: Call, result: int, image: int, count: int, options: int, values: int) -> None:
     if not result:
         raise CudaError(INVALID_VALUE, "where the module goes is NULL")
-    log = _Log(count, options, values)
+    log = Log(count, options, values)
     context, driver = call.context, call.driver
     try:
         read = read_image(image, capability(context.device.chip), driver.version)
         driver.modules += 1
         module = Module(context, read, driver.modules)
     except CudaError as error:
-        log.write(_ERROR_LOG, _ERROR_SIZE, str(error).partition(": ")[2])
+        log.write(ERROR_LOG, ERROR_SIZE, str(error).partition(": ")[2])
         raise
-    log.write(_ERROR_LOG, _ERROR_SIZE, "")
+    log.write(ERROR_LOG, ERROR_SIZE, "")
     log.write(_INFO_LOG, _INFO_SIZE, "")
     data, loaded = module.loaded.data, module.loaded
     module.data = driver.keep(
@@ -59,7 +59,7 @@ def _load_with(call: Call, result: int, image: int, count: int, options: int, va
     put64(result, module.handle)
 
 
-class _Log:
+class Log:
     """The options of a load: where its logs go."""
 
     def __init__(self, count: int, options: int, values: int):
@@ -71,6 +71,12 @@ class _Log:
             self._values[option] = values + 8 * number
             if option == _WALL_TIME:
                 ctypes.c_float.from_address(values + 8 * number).value = 0.0
+
+    def value(self, option: int) -> int | None:
+        """What is given for an option that is a number; None where it is not."""
+        if option not in self._values:
+            return None
+        return get64(self._values[option]) & 0xFFFFFFFF
 
     def write(self, buffer: int, size: int, text: str) -> None:
         """Writes a log and how long it is, where the caller wants it."""

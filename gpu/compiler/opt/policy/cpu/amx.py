@@ -130,7 +130,7 @@ def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]
     if not _is_worth_it(before, target, c, how, k):
         raise IllegalOpt(f"{c.u.extent} x {c.v.extent} x {k.extent} fills tiles too little")
     rows, columns = _axis(c.u, how.m), _Axis(c.v, min(SIDE_BY_SIDE, -(-c.v.extent // how.n)), how.n)
-    shares = _shares(c, rows, columns, target)
+    shares = _shares(c, rows, columns, target, _step(c.across, k) != 1)
     whole = rows.whole and rows.blocks % shares.chunk == 0 and k.extent % how.k == 0
     direct, squares = whole and _lies_in_rows(c, k), whole and _step(c.across, c.u) == 1
     if not squares and _step(c.across, k) != 1 and shares.panel * columns.size < PAYING_LINES:
@@ -224,12 +224,17 @@ def _axis(var: Var, side: int) -> _Axis:
     return _Axis(var, 1 if single else SIDE_BY_SIDE, side)
 
 
-def _shares(c: register_tiling.Contraction, rows: _Axis, columns: _Axis, target: Target) -> _Shares:
+def _shares(
+    c: register_tiling.Contraction, rows: _Axis, columns: _Axis, target: Target, picks_rows: bool
+) -> _Shares:
     depth = math.prod(var.extent for var in c.reduction if var in c.along.vars)
     fit = PANEL_BYTES // (depth * narrow(c.along).dtype.itemsize * columns.size)
     most = max(min(fit, columns.blocks), 1)
     if not c.outer and columns.blocks >= target.workers:
-        most = min(most, columns.blocks // target.workers)
+        fewer = min(most, columns.blocks // target.workers)
+        # Rows that are picked element by element are picked for each panel: few columns do not pay.
+        if not picks_rows or fewer * columns.size >= PAYING_LINES:
+            most = fewer
     panels = -(-columns.blocks // most)
     top = c.outer[0].extent if c.outer else panels
     chunk, enough = rows.blocks, min(target.workers, rows.blocks)

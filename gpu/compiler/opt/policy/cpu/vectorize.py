@@ -19,14 +19,17 @@ from gpu.compiler.opt.analysis.loop_nest import (
     scattered,
     transposition,
 )
-from gpu.compiler.opt.opts import Bind, Fuse, Opt, Rfactor, Split
+from gpu.compiler.opt.opts import Bind, Fuse, Guard, Opt, Rfactor, Split
 from gpu.compiler.opt.policy.cpu import transpose
+from gpu.compiler.opt.primitives.guard import guards_of
 from gpu.compiler.targets import Target
 
 # Independent vectors a reduction keeps, to cover the latency of its operation.
 PARTIALS: Final = 8
 # Vectors an elementwise loop writes per round.
 ROUND: Final = 2
+# Vectors of a loop that are written out, so that what is the same for all rows is found once.
+WHOLE: Final = 4
 # Statements of a loop from which one vector of each is enough to do, and as much as registers hold.
 FEW_STORES: Final = 4
 # Vectors of a loop from which what is left over matters little, whatever it costs.
@@ -60,9 +63,11 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         if scattered(leaf.update, loop.var, near) > 1:
             continue
         if is_independent(loop):
+            if target.parallel == "worker" and guards_of(loop):
+                yield Guard(loop.var.name)
             yield from _split_lanes(loop, lanes, True, target)
         elif _is_reduction(loop, leaf):
-            yield from _reduce_in_lanes(loop, lanes, masks and not leaf.update.lets)
+            yield from _reduce_in_lanes(loop, lanes, masks and not leaf.update.lets, target)
 
 
 def _rows_together(
@@ -138,9 +143,15 @@ def _best_outer(
 
 
 def _holds_memory(loop: K.Loop) -> bool:
-    """Whether the body declares memory, of which lanes would need one each."""
+    """Whether the body declares memory, of which lanes would need one each.
+
+    A number that is written under a condition is in memory too.
+    """
+    inside = list(walk(loop))
+    asked = {s.buf for s in inside if isinstance(s, K.Update) and s.mask.constraints}
     return any(
-        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape) for s in walk(loop)
+        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape or s.buf in asked)
+        for s in inside
     )
 
 
@@ -168,6 +179,8 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, target: Target) -> I
     lanes = fitting(lanes, extent, masks)
     if innermost and extent >= lanes * ROUND and divides(lanes, loop.var):
         rounds = ROUND if divides(lanes * ROUND, loop.var) else 1
+        if loop.var.stop is None and extent % lanes == 0 and extent <= lanes * WHOLE:
+            rounds = extent // lanes
         yield Split(name, lanes * rounds)
         yield from _vectors(f"{name}i", lanes, rounds)
         return
@@ -199,12 +212,15 @@ def _rest(name: str, extent: int, lanes: int) -> Iterator[Opt]:
         yield from _rest(f"{name}t", extent - fit, fit)
 
 
-def _reduce_in_lanes(loop: K.Loop, lanes: int, masks: bool) -> Iterator[Opt]:
-    """Partial results in several vectors, combined at the end."""
+def _reduce_in_lanes(loop: K.Loop, lanes: int, masks: bool, target: Target) -> Iterator[Opt]:
+    """Partial results in several vectors, combined at the end; on a grid, which has others to do
+    while an operation takes its time, in one.
+    """
     name, extent = loop.var.name, loop.var.extent
     lanes = fitting(lanes, extent, masks and loop.var.stop is None)
     # Where the rest is not known, as many single steps may be left over as there are partials.
     rounds = PARTIALS if loop.var.stop is None else ROUND
+    rounds = 1 if target.parallel == "grid" else rounds
     while rounds > 1 and extent < lanes * rounds * 2:
         rounds //= 2
     left = extent % (lanes * rounds) if loop.var.stop is None else lanes * rounds
