@@ -119,6 +119,11 @@ def test_contexts_of_a_card_that_boots() -> None:
     sim = AmPciWorld()
     with booted(sim, "discovery") as chip:
         assert not list(contexts(chip))
+        regs = sim.gpus[0].chip.regs  # what the card's own start has set, elsewhere
+        regs.set("MMMC_VM_FB_OFFSET", 3)
+        start = (regs.value("MMMC_VM_FB_LOCATION_BASE") & 0xFF_FFFF) << 24
+        place = translate(chip, hubs_of(chip)[0], 0, start + 0x5000).lines[-1]
+        assert place == "0x5000 of video memory"
     with booted(sim, "gfx") as chip:
         assert [(hub.prefix, vmid) for hub, vmid, _ in contexts(chip)] == [("GC", 0), ("MM", 0)]
         _, hub = hubs_of(chip)

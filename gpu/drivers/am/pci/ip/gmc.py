@@ -18,7 +18,6 @@ from gpu.drivers.am.pci.registers import Block
 
 _ENGINE: Final = 17  # which Linux has for flushes by registers
 _ENGINES: Final = 18
-_HALVES: Final = ("LO", "HI")
 VMIDS: Final = 16
 _VALID: Final = 1
 _LAST_PAGE: Final = (1 << 48) // PAGE - 1
@@ -173,13 +172,8 @@ class Hub:
         """What is translated of a VMID's addresses, as the registers have it now."""
         block, name = self.block, self._vm("CONTEXT0_CNTL")
         control = block.get(name, vmid)
-        start, end, base = (
-            block.get_pair(
-                *(self._vm(f"CONTEXT0_PAGE_TABLE_{what}_ADDR_{half}32") for half in _HALVES),
-                2 * vmid,
-            )
-            for what in ("START", "END", "BASE")
-        )
+        names = [self._vm(f"CONTEXT0_PAGE_TABLE_{what}_ADDR") for what in ("START", "END", "BASE")]
+        start, end, base = (block.get_pair(f"{n}_LO32", f"{n}_HI32", 2 * vmid) for n in names)
         return Context(
             bool(block.field(name, "ENABLE_CONTEXT", control)),
             block.field(name, "PAGE_TABLE_DEPTH", control),
