@@ -16,6 +16,7 @@ from gpu.cli import (
     doctor,
     fw,
     info,
+    pagetable,
     pci,
     profile,
     regs,
@@ -68,6 +69,11 @@ COMMANDS: Final[dict[str, Command]] = {
     "export": Command("write a model as a web page that runs it", export.add_arguments, export.run),
     "fw": Command("firmware that drivers may ask for", fw.add_arguments, fw.run),
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
+    "pagetable": Command(
+        "how a card without a kernel driver translates an address",
+        pagetable.add_arguments,
+        pagetable.run,
+    ),
     "pci": Command(
         "PCI functions: take one from its kernel driver, give it back", pci.add_arguments, pci.run
     ),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -44,6 +44,7 @@ __all__ = [
     "Step",
     "TableMemory",
     "Tables",
+    "walk",
 ]
 
 
@@ -169,22 +170,7 @@ class PageTable:
 
     def walk(self, va: int) -> list[Step]:
         """The entries read on the way to an address, for people: also those that are empty."""
-        if not 0 <= va < self.level.covered:
-            raise InvalidValue(f"address {va:#x}: tables cover 0 to {self.level.covered - 1:#x}")
-        steps: list[Step] = []
-        tables = [(self.level, self.root)]
-        while tables:
-            level, table = tables.pop(0)
-            slot = va % level.covered >> level.lo
-            raw = self._read(level, table + slot * level.entry_bytes)
-            steps.append(Step(level, table, slot, raw))
-            entry = self.format.parse(level, raw) if raw else None
-            if entry is None:
-                continue
-            if isinstance(entry, Page):
-                break
-            tables += level.below_of(entry)
-        return steps
+        return list(walk(self._read, self.format, self.level, self.root, va))
 
     def tables(self) -> Iterator[tuple[int, int]]:
         """All tables (address, size), the root last: what to free when all is over."""
@@ -316,6 +302,29 @@ class PageTable:
             raise InvalidValue(
                 f"{size:#x} bytes at {va:#x}: tables cover 0 to {self.level.covered - 1:#x}"
             )
+
+
+def walk(
+    read: Callable[[Level, int], int], format: EntryFormat, level: Level, root: int, va: int
+) -> Iterator[Step]:
+    """The entries on the way to an address, each before it is followed; also those that are empty.
+
+    ``read`` gives the entry of a level at an address. Raises `InvalidValue` for an address that
+    tables do not cover, and for an entry that the format does not have.
+    """
+    if not 0 <= va < level.covered:
+        raise InvalidValue(f"address {va:#x}: tables cover 0 to {level.covered - 1:#x}")
+    tables = [(level, root)]
+    while tables:
+        level, table = tables.pop(0)
+        slot = va % level.covered >> level.lo
+        raw = read(level, table + slot * level.entry_bytes)
+        yield Step(level, table, slot, raw)
+        entry = format.parse(level, raw) if raw else None
+        if isinstance(entry, Page):
+            break
+        if entry is not None:
+            tables += level.below_of(entry)
 
 
 def _entry_address(level: Level, table: int, va: int) -> int:

@@ -66,7 +66,11 @@ class Autopsy:
             buffers=tuple(buffers[:_MOST_BUFFERS]),
             more_buffers=max(len(buffers) - _MOST_BUFFERS, 0),
             queues=tuple(map(self._queue, self._channels)),
+            translation=() if address is None else self._translation(address),
         )
+
+    def _translation(self, address: int) -> tuple[str, ...]:
+        return tuple(_told(lambda: self._scene.translation(address)))
 
     def _kernel(self, launch: Suspect, stops: Sequence[int]) -> Kernel:
         memory = next((m for m in self._codes if 0 <= launch.code - m.address < m.size), None)

@@ -83,6 +83,7 @@ class Crash:
         waves: what hardware tells of where they stand.
         buffers: allocations, those next to the address first; ``more_buffers`` are left out.
         queues: all that were open.
+        translation: how page tables lead to the address, where they can be read.
     """
 
     time: str
@@ -97,6 +98,7 @@ class Crash:
     buffers: tuple[Buffer, ...]
     more_buffers: int
     queues: tuple[Queue, ...]
+    translation: tuple[str, ...] = ()  # earlier reports have none
 
     def as_json(self) -> str:
         """It as JSON, its keys those of the classes here, and ``schema``."""
@@ -156,6 +158,7 @@ def _lines(crash: Crash) -> Iterator[str]:
     if crash.address is not None:
         yield f"address {crash.address:#x}"
         yield f"  {crash.place}"
+        yield from (f"  {line}" for line in crash.translation)
     for kernel in crash.kernels:
         yield from _kernel_lines(kernel)
     if crash.waves:

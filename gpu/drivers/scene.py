@@ -49,6 +49,10 @@ class Scene(ABC):
     def place_of(self, address: int) -> str:
         """In or behind which buffer an address is."""
 
+    def translation(self, address: int) -> Sequence[str]:
+        """How page tables lead to an address, in words, where they can be read."""
+        return ()
+
     @abstractmethod
     def buffers(self) -> Sequence[Buffer]:
         """All allocations."""

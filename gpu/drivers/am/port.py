@@ -44,6 +44,9 @@ class AmMemory(MemoryPort, Protocol):
     def describe(self, address: int) -> str:
         """That allocation in words, and where in or behind it the address is."""
 
+    def translation(self, address: int) -> Sequence[str]:
+        """How page tables lead to an address, in words; nothing where they are not ours."""
+
     def extents(self) -> Sequence[Extent]:
         """All allocations."""
 

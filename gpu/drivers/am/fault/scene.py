@@ -64,6 +64,10 @@ class AmScene(Scene):
         """As `Scene.place_of`."""
         return self._port.memory.describe(address)
 
+    def translation(self, address: int) -> Sequence[str]:
+        """As `Scene.translation`."""
+        return self._port.memory.translation(address)
+
     def buffers(self) -> list[Buffer]:
         """As `Scene.buffers`."""
         from gpu.drivers.crash import Buffer

@@ -325,6 +325,10 @@ class KfdMemory:
         before = [each for each in self._live.values() if each.address <= address]
         return max(before, key=lambda each: each.address, default=None)
 
+    def translation(self, address: int) -> tuple[str, ...]:
+        """As `AmMemory.translation`: page tables are the kernel's."""
+        return ()
+
     def extents(self) -> list[BufferObject]:
         """All allocations."""
         return list(self._live.values())

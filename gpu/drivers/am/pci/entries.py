@@ -119,3 +119,8 @@ GFX12: Final = AmEntryFormat(
 def format_of(gc: Version) -> AmEntryFormat:
     """The format of a graphics core that `registers` knows."""
     return GFX12 if gc[0] >= 12 else GFX11
+
+
+def is_system(raw: int) -> bool:
+    """Whether what an entry leads to is in the machine's memory."""
+    return bool(raw & _SYSTEM)

@@ -344,6 +344,12 @@ class PciMemory:
         freed = "" if self._live.get(near.address) is near else ", which was freed"
         return f"{address - near.address:#x} into {name}{freed}"
 
+    def translation(self, address: int) -> list[str]:
+        """As `AmMemory.translation`: as the card has it, and not as we believe it to be."""
+        from gpu.drivers.am.pci.translation import translate
+
+        return translate(self._chip, self._hub, self._vmid, address).lines
+
     def read(self, address: int, size: int) -> bytes | None:
         """As `AmMemory.read`."""
         near = self.nearest(address)

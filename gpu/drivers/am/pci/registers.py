@@ -78,6 +78,10 @@ class Block(RegMap):
         self.set(low, value & 0xFFFF_FFFF, shift)
         self.set(high, value >> 32, shift)
 
+    def get_pair(self, low: str, high: str, shift: int = 0) -> int:
+        """Two registers as 64 bits: two accesses."""
+        return self.get(low, shift) | self.get(high, shift) << 32
+
     def fields(self, name: str, value: int = 0, /, **fields: int) -> int:
         """A value of a register with some fields changed; nothing is accessed."""
         return self._find(name, None)[0].parse(value).replace(**fields).value

@@ -10,11 +10,10 @@ from typing import Final
 
 from gpu.core.bits import mask
 from gpu.drivers.am.pci.chip import Chip
-from gpu.drivers.am.pci.ip.gmc import hubs_of, start_hub
+from gpu.drivers.am.pci.ip.gmc import VMIDS, hubs_of, start_hub
 from gpu.drivers.am.pci.ip.soc import open_core_doorbells
 
 _BOOTED: Final = 1 << 31  # BOOTLOAD_COMPLETE
-_VMIDS: Final = 16
 _PIPES: Final = {"pfp": (0, 2), "me": (0, 2), "mec": (1, 4)}  # part -> (ME, pipes)
 _STARTS: Final = {
     "pfp": "CP_PFP_PRGRM_CNTR_START",
@@ -41,7 +40,7 @@ def start_core(chip: Chip) -> None:
     core.update("RLC_SPM_MC_CNTL", RLC_SPM_VMID=0xF)
     open_core_doorbells(chip)
     core.update("GRBM_CNTL", READ_TIMEOUT=0xFF)
-    for vmid in range(_VMIDS):
+    for vmid in range(VMIDS):
         with chip.selected(vmid=vmid):
             core.set(
                 "SH_MEM_CONFIG",

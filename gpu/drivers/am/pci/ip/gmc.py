@@ -10,7 +10,7 @@ all levels, and not the flat one that Linux has there, is tinygrad's (T).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.entries import DEPTH, PAGE
@@ -18,6 +18,7 @@ from gpu.drivers.am.pci.registers import Block
 
 _ENGINE: Final = 17  # which Linux has for flushes by registers
 _ENGINES: Final = 18
+VMIDS: Final = 16
 _VALID: Final = 1
 _LAST_PAGE: Final = (1 << 48) // PAGE - 1
 _FAULTS: Final = ("RANGE", "DUMMY_PAGE", "PDE0", "VALID", "READ", "WRITE", "EXECUTE")
@@ -26,6 +27,23 @@ _CNTL3: Final = {"GC": 0x8012_0007, "MM": 0x8010_0007}  # as after reset, by the
 _CNTL4, _CNTL5 = 0xC1, 0x3FE0
 _UNCACHED: Final = 3  # MTYPE_UC
 _PRIVATE_INVALIDATION: Final = 1 << 25  # of MMVM_L2_BANK_SELECT_RESERVED_CID2
+
+
+class Context(NamedTuple):
+    """What a hub translates of a VMID's addresses.
+
+    Attributes:
+        is_on: whether any.
+        depth: levels of directories above the tables of pages.
+        root: where the topmost table is, as entries of tables have it.
+        start, end: addresses that are translated, the last one not among them.
+    """
+
+    is_on: bool
+    depth: int
+    root: int
+    start: int
+    end: int
 
 
 class Hub:
@@ -150,6 +168,18 @@ class Hub:
         """Nothing of a VMID is translated any more."""
         self.block.set(self._vm("CONTEXT0_CNTL"), 0, vmid)
 
+    def context(self, vmid: int) -> Context:
+        """What is translated of a VMID's addresses, as the registers have it now."""
+        block, name = self.block, self._vm("CONTEXT0_CNTL")
+        control = block.get(name, vmid)
+        names = [self._vm(f"CONTEXT0_PAGE_TABLE_{what}_ADDR") for what in ("START", "END", "BASE")]
+        start, end, base = (block.get_pair(f"{n}_LO32", f"{n}_HI32", 2 * vmid) for n in names)
+        return Context(
+            bool(block.field(name, "ENABLE_CONTEXT", control)),
+            block.field(name, "PAGE_TABLE_DEPTH", control),
+            *(base & ~_VALID, start * PAGE, (end + 1) * PAGE),
+        )
+
     def invalidate(self, vmid: int) -> None:
         """Drops what TLBs and caches of directories hold of a VMID; raises BootTimeout.
 
@@ -207,12 +237,18 @@ def hubs_of(chip: Chip) -> tuple[Hub, Hub]:
     return Hub(chip, chip.registers.gc, "GC"), Hub(chip, chip.registers.mmhub, "MM")
 
 
-def start_memory(chip: Chip) -> None:
-    """The hub that firmware is loaded through; that of the core follows once it has power."""
+def find_memory(chip: Chip) -> None:
+    """Where the card's own start has placed video memory for the chip."""
     block = chip.registers.mmhub
     chip.fb_base = (block.get("MMMC_VM_FB_LOCATION_BASE") & 0xFF_FFFF) << 24
     chip.fb_end = (block.get("MMMC_VM_FB_LOCATION_TOP") & 0xFF_FFFF) << 24 | 0xFF_FFFF
     chip.pa_base = block.get("MMMC_VM_FB_OFFSET") << 24
+
+
+def start_memory(chip: Chip) -> None:
+    """The hub that firmware is loaded through; that of the core follows once it has power."""
+    block = chip.registers.mmhub
+    find_memory(chip)
     if chip.fb_end - chip.fb_base + 1 < chip.vram.size:
         raise chip.fail(
             block,
