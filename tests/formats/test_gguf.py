@@ -61,23 +61,35 @@ def made(
     return head + bytes(-len(head) % alignment) + data
 
 
+def file_of(number: int) -> bytes:
+    """Three rows of two blocks of a type."""
+    kind = BLOCK_TYPES[number]
+    data = blocks(kind, 3 * 2, number)
+    return made([info("w", (2 * kind.elements, 3), number, 0)], [], data.tobytes())
+
+
 @pytest.mark.parametrize("number", QUANTISED, ids=[kind.name for kind in QUANTISED.values()])
-def test_quantised_types(number: int, device: str, need: Callable[[str], None]) -> None:
+def test_quantised_types(number: int, need: Callable[[str], None]) -> None:
     need("gguf")
     from gguf import quants
 
-    kind = BLOCK_TYPES[number]
-    data = blocks(kind, 3 * 2, number)
-    source = made([info("w", (2 * kind.elements, 3), number, 0)], [], data.tobytes())
-    found = gguf_load(source, device).tensors["w"]
-    expected = quants.dequantize(data.reshape(3, -1), number)
+    found = gguf_load(file_of(number), "CPU").tensors["w"]
+    expected = quants.dequantize(blocks(BLOCK_TYPES[number], 3 * 2, number).reshape(3, -1), number)
     assert found.shape == expected.shape and found.dtype is dtypes.float32
     scale = np.abs(expected).max()
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6 * scale)
-    x = Tensor(
-        np.random.default_rng(1).standard_normal((4, 2 * kind.elements), np.float32), device=device
-    )
-    product = x.numpy() @ expected.T  # what a layer does: decoded and multiplied in one go
+
+
+@pytest.mark.parametrize("number", QUANTISED, ids=[kind.name for kind in QUANTISED.values()])
+def test_quantised_types_on_devices(number: int, device: str) -> None:
+    """As the interpreter decodes them, and multiplied on the way, as a layer does."""
+    found = gguf_load(file_of(number), device).tensors["w"]
+    expected = gguf_load(file_of(number), "PYTHON").tensors["w"].numpy()
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6 * scale)
+    draw = np.random.default_rng(1)
+    x = Tensor(draw.standard_normal((4, expected.shape[1]), np.float32), device=device)
+    product = x.numpy() @ expected.T
     np.testing.assert_allclose((x @ found.T).numpy(), product, rtol=1e-4, atol=1e-5 * scale * 30)
 
 
@@ -95,7 +107,7 @@ def test_plain_q8_types() -> None:
     np.testing.assert_array_equal(found.numpy(), half.astype(np.float32)[:, None] * q[:, :32])
 
 
-def test_a_file_of_ggml(tmp_path: Path, device: str, need: Callable[[str], None]) -> None:
+def test_a_file_of_ggml(tmp_path: Path, need: Callable[[str], None]) -> None:
     need("gguf")
     import gguf
 
@@ -121,7 +133,7 @@ def test_a_file_of_ggml(tmp_path: Path, device: str, need: Callable[[str], None]
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    metadata, tensors = gguf_load(path, device)
+    metadata, tensors = gguf_load(path)
     assert metadata["general.architecture"] == "llama" and metadata["n"] == 7
     assert metadata["tokens"] == ["a", "é", ""] and metadata["scores"] == [0.5, -1.0]
     assert metadata["on"] is True and metadata["pi"] == 3.14
@@ -129,7 +141,7 @@ def test_a_file_of_ggml(tmp_path: Path, device: str, need: Callable[[str], None]
         assert tensors[name].dtype.name == name
         np.testing.assert_array_equal(tensors[name].numpy(), value)
     expected = gguf.quants.dequantize(packed, kind)
-    np.testing.assert_allclose(gpu.load(path, device)["weight"].numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(gpu.load(path)["weight"].numpy(), expected, rtol=1e-6)
 
 
 def test_a_weight_stays_packed() -> None:

@@ -85,15 +85,15 @@ def flattening() -> Any:
     return made(nodes, {"x": ["n", 3, 4]}, ["z"], weights)
 
 
-def test_shapes_computed_in_the_graph(device: str) -> None:
-    model = load(flattening().SerializeToString(), device)
+def test_shapes_computed_in_the_graph() -> None:
+    model = load(flattening().SerializeToString())
     assert model.inputs["x"].shape == ("n", 3, 4) and model.outputs == ("z",)
     weight = model.weights["w"].numpy()
     run = jit(model)
     draw = np.random.default_rng(1)
     for n in (2, 2, 2, 2, 5):
         x = draw.standard_normal((n, 3, 4)).astype(np.float32)
-        found = run(Tensor(x, device=device)).numpy()
+        found = run(Tensor(x)).numpy()
         np.testing.assert_allclose(
             found, (x @ weight).reshape(n, 3, 2, 3) / 2, rtol=1e-4, atol=1e-5
         )
