@@ -240,6 +240,15 @@ def test_wrong_inputs() -> None:
         load(flattening().SerializeToString(), "CPU")(Tensor(x, device="PYTHON"))
 
 
+def test_softplus_of_infinities() -> None:
+    model = load(made([node("Softplus", "x", "y")], {"x": [3]}, ["y"]).SerializeToString())
+    assert model(np.array([-np.inf, 0, np.inf], np.float32)).tolist() == [
+        0.0,
+        np.log(2, dtype="f4"),
+        np.inf,
+    ]
+
+
 def test_paths_that_are_none() -> None:
     for source in (5, None, ["a"]):
         with pytest.raises(InvalidType, match="named by a str or a path"):

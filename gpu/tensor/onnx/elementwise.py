@@ -137,7 +137,7 @@ def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 def softplus(x: Tensor) -> Tensor:
     """log(exp(x) + 1)."""
-    return x.logaddexp(x * 0)
+    return x.logaddexp(Tensor.zeros_like(x))
 
 
 def softmax(input: Tensor, *, axis: int | None = None, opset: int) -> Tensor:

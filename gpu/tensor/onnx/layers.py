@@ -158,7 +158,7 @@ _ACTIVATIONS: Final[dict[bytes, Callable[..., Tensor]]] = {
     ).clamp(0, 1),
     b"elu": lambda x, a, b: (x < 0).where((1.0 if a is None else a) * x.expm1(), x),
     b"softsign": lambda x, a, b: x / (1 + x.abs()),
-    b"softplus": lambda x, a, b: x.logaddexp(x * 0),
+    b"softplus": lambda x, a, b: x.logaddexp(Tensor.zeros_like(x)),
 }
 _WITH_TWO: Final = (b"affine", b"scaledtanh", b"hardsigmoid")
 _WITH_ONE: Final = (b"leakyrelu", b"thresholdedrelu", b"elu")
