@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Final
+from functools import reduce
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.tensor.nn import grids as G
 from gpu.tensor.onnx.movement import axes_in_order
@@ -22,37 +22,27 @@ _SAMPLING: Final = {
 }  # fmt: skip
 
 
-def _taps(
-    x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
-    widths: Sequence[tuple[int, int]], ceil_mode: int, fill: float,
-) -> Tensor:  # fmt: skip
-    """Windows as more axes: (n, c, *places, *kernel), with `fill` outside of the image."""
-    places, more = [], []
-    for n, k, s, d, (a, b) in zip(x.shape[2:], kernel, strides, dilations, widths, strict=True):
-        room = n + a + b - d * (k - 1) - 1
-        count = (-(-room // s) if ceil_mode else room // s) + 1
-        if ceil_mode and (count - 1) * s >= n + a:
-            count -= 1  # no window begins behind the image and its padding in front
-        places.append(count)
-        more.append((a, max(b, (count - 1) * s + d * (k - 1) + 1 - n - a)))
-    x = x.pad([(0, 0), (0, 0), *more], value=fill)
-    for i, (count, k, s, d) in enumerate(zip(places, kernel, strides, dilations, strict=True)):
-        at = np.arange(count)[:, None] * s + np.arange(k) * d
-        x = x.index_select(2 + i, Tensor(at.reshape(-1), device=x.device))
-    x = x.reshape(
-        *x.shape[:2], *(size for pair in zip(places, kernel, strict=True) for size in pair)
-    )
-    count = len(kernel)
-    return x.permute(0, 1, *range(2, 2 + 2 * count, 2), *range(3, 3 + 2 * count, 2))
+class _Window(NamedTuple):
+    """How a pool's windows lie, as `Tensor.max_pool2d` and `avg_pool2d` take it.
+
+    Attributes:
+        stride, dilation: of each axis.
+        padding: in front and behind, from the last axis on.
+    """
+
+    stride: list[int]
+    dilation: list[int]
+    padding: list[int]
 
 
 def _window(
     x: Tensor, kernel: list[int], auto_pad: bytes, pads: list[int] | None,
     strides: list[int] | None, dilations: list[int] | None,
-) -> tuple[list[int], list[int], list[tuple[int, int]]]:  # fmt: skip
+) -> _Window:  # fmt: skip
     count = spatial(x.ndim, "a pool")
     strides, dilations = strides or [1] * count, dilations or [1] * count
-    return strides, dilations, window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
+    widths = window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
+    return _Window(strides, dilations, [n for pair in reversed(widths) for n in pair])
 
 
 def max_pool(
@@ -61,34 +51,17 @@ def max_pool(
     strides: list[int] | None = None, outputs: int = 1,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """The largest of each window, and where in the whole tensor it is."""
-    strides, dilations, widths = _window(x, kernel_shape, auto_pad, pads, strides, dilations)
-    taps = _taps(x, kernel_shape, strides, dilations, widths, ceil_mode, _least(x))
-    flat = taps.flatten(2 + len(kernel_shape))
-    values = flat.amax(-1)
+    window = _window(x, kernel_shape, auto_pad, pads, strides, dilations)
     if outputs == 1:
-        return values
+        return x.max_pool2d(kernel_shape, *window, bool(ceil_mode))
+    values, places = x.max_pool2d(kernel_shape, *window, bool(ceil_mode), return_indices=True)
     sizes = x.shape[2:]
-    order = range(len(sizes)) if storage_order else range(len(sizes))[::-1]
-    number = np.zeros(sizes, np.int64)
-    step = 1
-    for axis in order:
-        shape = [1] * len(sizes)
-        shape[axis] = -1
-        number = number + np.arange(sizes[axis]).reshape(shape) * step
-        step *= sizes[axis]
-    numbers = Tensor(number, device=x.device).unsqueeze(0).unsqueeze(0)
-    at = _taps(numbers, kernel_shape, strides, dilations, widths, ceil_mode, 0)
-    at = at.flatten(2 + len(kernel_shape)).broadcast_to(flat.shape)
-    chosen = at.gather(-1, flat.argmax(-1, keepdim=True)).squeeze(-1)
-    plane = Tensor.arange(x.shape[0] * x.shape[1], device=x.device).cast(dtypes.int64) * math.prod(
-        sizes
-    )
-    plane = plane.reshape(*x.shape[:2], *[1] * len(sizes))
-    return values, chosen + plane
-
-
-def _least(x: Tensor) -> float:
-    return -math.inf if x.dtype.is_float else x.dtype.min
+    if storage_order:  # counted down columns, so that the first axis is the innermost
+        turned = np.arange(math.prod(sizes)).reshape(sizes[::-1]).T.reshape(-1)
+        places = Tensor(turned, device=x.device)[places]
+    planes = Tensor.arange(math.prod(x.shape[:2]), device=x.device).cast(dtypes.int64)
+    planes = planes.reshape(*x.shape[:2], *[1] * len(sizes))
+    return values, places + planes * math.prod(sizes)
 
 
 def average_pool(
@@ -97,17 +70,8 @@ def average_pool(
     strides: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """The mean of each window, of the padding too with `count_include_pad`."""
-    strides, dilations, widths = _window(x, kernel_shape, auto_pad, pads, strides, dilations)
-    total = _taps(x, kernel_shape, strides, dilations, widths, ceil_mode, 0)
-    total = total.sum(tuple(range(-len(kernel_shape), 0)))
-    count = np.ones(())
-    for i, places in enumerate(total.shape[2:]):
-        before, behind = widths[i] if count_include_pad else (0, 0)
-        at = np.arange(places)[:, None] * strides[i] + np.arange(kernel_shape[i]) * dilations[i]
-        at -= widths[i][0]
-        inside = (at >= -before) & (at < x.shape[2 + i] + behind)
-        count = count[..., None] * inside.sum(1)
-    return (total / Tensor(count, dtype=x.dtype, device=x.device)).cast(x.dtype)
+    window = _window(x, kernel_shape, auto_pad, pads, strides, dilations)
+    return x.avg_pool2d(kernel_shape, *window, bool(ceil_mode), bool(count_include_pad))
 
 
 def lp_pool(
@@ -116,9 +80,10 @@ def lp_pool(
     strides: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """The p-norm of each window."""
-    strides, dilations, widths = _window(x, kernel_shape, auto_pad, pads, strides, dilations)
-    taps = _taps(x, kernel_shape, strides, dilations, widths, ceil_mode, 0).abs().pow(p)
-    return taps.sum(tuple(range(-len(kernel_shape), 0))).pow(1 / p)
+    window = _window(x, kernel_shape, auto_pad, pads, strides, dilations)
+    powers = x.abs().pow(p)
+    total = powers.avg_pool2d(kernel_shape, *window, bool(ceil_mode), divisor_override=1)
+    return total.pow(1 / p)
 
 
 def max_unpool(
@@ -173,7 +138,7 @@ def resize(
     keep_aspect_ratio_policy: bytes = b"stretch", mode: bytes = b"nearest",
     nearest_mode: bytes = b"round_prefer_floor", opset: int,
 ) -> Tensor:  # fmt: skip
-    """An image of another size, axis by axis: each is a product with a matrix of weights."""
+    """An image of another size, axis by axis, by reading between the elements."""
     if opset < 11:  # the first version had scales as its second input, and simpler rules
         scales, roi = roi, None
         coordinate_transformation_mode, nearest_mode = b"asymmetric", b"floor"
@@ -195,10 +160,9 @@ def resize(
             )
         else:
             reach = factors[i] if antialias and factors[i] < 1 else 1.0
-            weights = _weights(mode, places, x.shape[axis], reach, cubic_coeff_a, exclude_outside)
-            kind = x.dtype if x.dtype.is_float else dtypes.float32
-            matrix = Tensor(weights.astype(np.float32), device=x.device).cast(kind)
-            x = (x.cast(kind).moveaxis(axis, -1) @ matrix.T).moveaxis(-1, axis).cast(x.dtype)
+            taps, weights = _weights(mode, places, length, reach, cubic_coeff_a, exclude_outside)
+            # In memory: the work of the axes adds up, nested it would multiply.
+            x = _mixed(x, axis, taps, weights).contiguous()
         if span:
             beyond = _along_axis((places < 0) | (places > length - 1), axis, x)
             outside = beyond if outside is None else outside | beyond
@@ -284,8 +248,8 @@ def _nearest(places: Array, size: int, how: bytes) -> Array:
 
 def _weights(
     mode: bytes, places: Array, size: int, reach: float, a: float, exclude_outside: int
-) -> Array:
-    """A row of weights over the old pixels for each new one."""
+) -> tuple[Array, Array]:
+    """The old pixels around each new one, and their weights: (taps, places) each."""
     if mode == b"linear":
         radius = 1
     elif mode == b"cubic":
@@ -293,22 +257,29 @@ def _weights(
     else:
         raise Unsupported(f"Resize by {mode.decode()!r}; nearest, linear and cubic are computed")
     wide = math.ceil(radius / reach)
-    result = np.zeros((len(places), size))
-    for row, place in enumerate(places):
-        taps = np.arange(math.floor(place) - wide + 1, math.floor(place) + wide + 1)
-        distance = np.abs(taps - place) * reach
-        if mode == b"linear":
-            weights = np.clip(1 - distance, 0, None)
-        else:
-            near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
-            far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-            weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
-        if exclude_outside:
-            weights = weights * ((taps >= 0) & (taps < size))
-        if weights.sum():
-            weights = weights / weights.sum()
-        np.add.at(result[row], np.clip(taps, 0, size - 1), weights)
-    return result
+    taps = np.arange(1 - wide, 1 + wide)[:, None] + np.floor(places).astype(np.int64)
+    distance = np.abs(taps - places) * reach
+    if mode == b"linear":
+        weights = np.clip(1 - distance, 0, None)
+    else:
+        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+    if exclude_outside:
+        weights = weights * ((taps >= 0) & (taps < size))
+    total = weights.sum(0)
+    return np.clip(taps, 0, size - 1), weights / np.where(total == 0, 1, total)
+
+
+def _mixed(x: Tensor, axis: int, taps: Array, weights: Array) -> Tensor:
+    """Each place of an axis as a sum of others, in the dtype of x."""
+    kind = accumulator(x.dtype) if x.dtype.is_float else dtypes.float32
+    parts = [
+        x.index_select(axis, Tensor(at, device=x.device)).cast(kind)
+        * along(Tensor(weight, dtype=kind, device=x.device), x.ndim, axis)
+        for at, weight in zip(taps, weights, strict=True)
+    ]
+    return reduce(Tensor.add, parts).cast(x.dtype)
 
 
 def roi_align(

@@ -98,11 +98,15 @@ def parse(text: str) -> Module:
             continue
         elif head := _HEAD.match(reader.text, reader.at):
             function = _function(reader, head)
+            if function.name in module.variables:
+                raise reader.error(f"{function.name} is a variable already")
             known = module.functions.get(function.name)
             if known is None or known.body is None:
                 module.functions[function.name] = function
         else:
             variable = _module_variable(reader)
+            if variable.name in module.functions:
+                raise reader.error(f"{variable.name} is a function already")
             module.variables[variable.name] = variable
     if not module.target:
         raise PtxError("there is no .target", 1, text[:60])
