@@ -97,26 +97,16 @@ def hard_swish(x: Tensor) -> Tensor:
     return x * hard_sigmoid(x, alpha=1 / 6)
 
 
-def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """x, below 0 alpha (exp(x) - 1)."""
-    return (x < 0).where(alpha * x.expm1(), x)
-
-
-def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """x, below 0 alpha (exp(x / alpha) - 1)."""
-    return (x < 0).where(alpha * (x / alpha).expm1(), x)
-
-
 def selu(
     x: Tensor, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
 ) -> Tensor:
-    """gamma times `elu`."""
-    return gamma * elu(x, alpha=alpha)
+    """`Tensor.selu` with ONNX's factors."""
+    return x.selu(alpha, gamma)
 
 
 def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
     """x, below 0 times alpha."""
-    return (x < 0).where(alpha * x, x)
+    return x.leaky_relu(alpha)
 
 
 def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
@@ -137,7 +127,7 @@ def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 def softplus(x: Tensor) -> Tensor:
     """log(exp(x) + 1)."""
-    return x.logaddexp(Tensor.zeros_like(x))
+    return x.softplus()
 
 
 def softmax(input: Tensor, *, axis: int | None = None, opset: int) -> Tensor:

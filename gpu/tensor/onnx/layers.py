@@ -13,6 +13,7 @@ from gpu.core.dtype import dtypes
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.tensor.fft.transforms import fft, ifft, irfft, rfft
 from gpu.tensor.linalg import systems
+from gpu.tensor.onnx import elementwise
 from gpu.tensor.onnx.products import along
 from gpu.tensor.onnx.values import Value, one
 from gpu.tensor.scan import scan
@@ -40,16 +41,11 @@ def batch_normalization(
     )
 
 
-def _normalized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
-    mean = x.mean(axes, True)
-    return (x - mean) * ((x - mean).square().mean(axes, True) + epsilon).rsqrt()
-
-
 def instance_normalization(
     input: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
     """Each channel of each image by itself."""
-    y = _normalized(input, tuple(range(2, input.ndim)), epsilon)
+    y = input.layernorm(tuple(range(2, input.ndim)), epsilon)
     return y * along(scale, input.ndim, 1) + along(b, input.ndim, 1)
 
 
@@ -84,7 +80,7 @@ def group_normalization(
 ) -> Tensor:  # fmt: skip
     """Over groups of channels; scales are of groups before version 21, of channels since."""
     rows = x.reshape(x.shape[0], num_groups, -1)
-    y = _normalized(rows, (2,), epsilon).reshape(x.shape)
+    y = rows.layernorm(-1, epsilon).reshape(x.shape)
     if scale.shape[0] == num_groups != x.shape[1]:
         scale, bias = (t.repeat_interleave(x.shape[1] // num_groups) for t in (scale, bias))
     return y * along(scale, x.ndim, 1) + along(bias, x.ndim, 1)
@@ -143,46 +139,42 @@ def softmax_cross_entropy_loss(
     return (loss, logs) if outputs > 1 else loss
 
 
-_ACTIVATIONS: Final[dict[bytes, Callable[..., Tensor]]] = {
-    b"relu": lambda x, a, b: x.relu(),
-    b"tanh": lambda x, a, b: x.tanh(),
-    b"sigmoid": lambda x, a, b: x.sigmoid(),
-    b"affine": lambda x, a, b: x * (1.0 if a is None else a) + (0.0 if b is None else b),
-    b"leakyrelu": lambda x, a, b: (x < 0).where(x * (0.01 if a is None else a), x),
-    b"thresholdedrelu": lambda x, a, b: (x > (1.0 if a is None else a)).where(x, 0),
-    b"scaledtanh": lambda x, a, b: (
-        (1.0 if a is None else a) * (x * (1.0 if b is None else b)).tanh()
-    ),
-    b"hardsigmoid": lambda x, a, b: (
-        x * (0.2 if a is None else a) + (0.5 if b is None else b)
-    ).clamp(0, 1),
-    b"elu": lambda x, a, b: (x < 0).where((1.0 if a is None else a) * x.expm1(), x),
-    b"softsign": lambda x, a, b: x / (1 + x.abs()),
-    b"softplus": lambda x, a, b: x.logaddexp(Tensor.zeros_like(x)),
+def _affine(x: Tensor, *, alpha: float = 1.0, beta: float = 0.0) -> Tensor:
+    return x * alpha + beta
+
+
+def _scaled_tanh(x: Tensor, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    return alpha * (x * beta).tanh()
+
+
+# What recurrent layers apply, and which of its numbers the model may give.
+_ACTIVATIONS: Final[dict[bytes, tuple[Callable[..., Tensor], tuple[str, ...]]]] = {
+    b"relu": (Tensor.relu, ()),
+    b"tanh": (Tensor.tanh, ()),
+    b"sigmoid": (Tensor.sigmoid, ()),
+    b"affine": (_affine, ("alpha", "beta")),
+    b"leakyrelu": (elementwise.leaky_relu, ("alpha",)),
+    b"thresholdedrelu": (elementwise.thresholded_relu, ("alpha",)),
+    b"scaledtanh": (_scaled_tanh, ("alpha", "beta")),
+    b"hardsigmoid": (elementwise.hard_sigmoid, ("alpha", "beta")),
+    b"elu": (Tensor.elu, ("alpha",)),
+    b"softsign": (Tensor.softsign, ()),
+    b"softplus": (elementwise.softplus, ()),
 }
-_WITH_TWO: Final = (b"affine", b"scaledtanh", b"hardsigmoid")
-_WITH_ONE: Final = (b"leakyrelu", b"thresholdedrelu", b"elu")
 
 
 def _activations(
     names: list[bytes], alpha: list[float], beta: list[float]
 ) -> list[Callable[[Tensor], Tensor]]:
-    alphas, betas = list(alpha), list(beta)
+    given = {"alpha": list(alpha), "beta": list(beta)}
     result: list[Callable[[Tensor], Tensor]] = []
     for name in names:
-        kind = name.lower()
-        if kind not in _ACTIVATIONS:
+        if name.lower() not in _ACTIVATIONS:
             raise Unsupported(f"a recurrent layer with {name.decode()!r}, which ONNX does not name")
-        a = alphas.pop(0) if alphas and kind in _WITH_TWO + _WITH_ONE else None
-        b = betas.pop(0) if betas and kind in _WITH_TWO else None
-        result.append(partial(_activated, _ACTIVATIONS[kind], a, b))
+        function, numbers = _ACTIVATIONS[name.lower()]
+        own = {number: given[number].pop(0) for number in numbers if given[number]}
+        result.append(partial(function, **own))
     return result
-
-
-def _activated(
-    function: Callable[..., Tensor], a: float | None, b: float | None, x: Tensor
-) -> Tensor:
-    return function(x, a, b)
 
 
 def _one_way(
