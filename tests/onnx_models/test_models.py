@@ -240,6 +240,23 @@ def test_wrong_inputs() -> None:
         load(flattening().SerializeToString(), "CPU")(Tensor(x, device="PYTHON"))
 
 
+def test_numbers_of_activations_go_over_both_directions() -> None:
+    draw = np.random.default_rng(4)
+    x, w, r = (draw.standard_normal(s).astype("f4") for s in ((5, 2, 3), (2, 4, 3), (2, 4, 4)))
+    recurrent = node(
+        "RNN", "x w r", "y", hidden_size=4, direction="bidirectional",
+        activations=["LeakyRelu", "LeakyRelu"], activation_alpha=[0.1, 0.9],
+    )  # fmt: skip
+    model = load(made([recurrent], {"x": [5, 2, 3]}, ["y"], {"w": w, "r": r}).SerializeToString())
+    found = model(x).numpy()
+    for d, slope in enumerate((0.1, 0.9)):
+        h = np.zeros((2, 4), np.float32)
+        for t in range(5) if d == 0 else range(4, -1, -1):
+            h = x[t] @ w[d].T + h @ r[d].T
+            h = np.where(h < 0, slope * h, h)
+            np.testing.assert_allclose(found[t, d], h, rtol=1e-4, atol=1e-4)
+
+
 def test_softplus_of_infinities() -> None:
     model = load(made([node("Softplus", "x", "y")], {"x": [3]}, ["y"]).SerializeToString())
     assert model(np.array([-np.inf, 0, np.inf], np.float32)).tolist() == [

@@ -221,8 +221,8 @@ def _recurrent(
     each = len(names) // count
     ys, lasts = [], []
     lengths = None if sequence_lens is None else sequence_lens.reshape(-1, 1)
+    functions = _activations(names, alpha, beta)
     for d in range(count):
-        functions = _activations(names[d * each : (d + 1) * each], alpha, beta)
         zeros = Tensor.zeros(2 * gates * hidden, dtype=x.dtype, device=x.device)
         bias = zeros if b is None else b[d]
         begin = [
@@ -230,8 +230,8 @@ def _recurrent(
             for s in initial
         ]
         gate = partial(
-            step, functions, r=r[d], bias=bias[gates * hidden :], p=None if p is None else p[d],
-            clip=clip, **options,
+            step, functions[d * each : (d + 1) * each], r=r[d], bias=bias[gates * hidden :],
+            p=None if p is None else p[d], clip=clip, **options,
         )  # fmt: skip
         given = x @ w[d].T + bias[: gates * hidden]
         last, y = _one_way(gate, begin, given, lengths, direction == b"reverse" or d == 1)

@@ -87,6 +87,13 @@ def test_the_text_is_good() -> None:
     assert data.any()
 
 
+@pytest.mark.parametrize("first", ["function", "variable"])
+def test_a_name_is_a_function_or_a_variable(first: str) -> None:
+    both = [".func (.param .b32 o) same()\n{\n  ret;\n}\n", ".const .b32 same[4] = {1, 2, 3, 4};\n"]
+    with pytest.raises(PtxError, match=f"same is a {first} already"):
+        BareModule(HEAD + "".join(both if first == "function" else both[::-1]))
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
