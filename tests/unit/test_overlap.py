@@ -154,7 +154,23 @@ def test_what_is_sent_is_computed_first() -> None:
     made = with_waits(
         recipe(steps, starts), [[used[0]] for _, used in chain] + [[8], [9], [10]] + [[11], [12]]
     )
-    assert [used[0] for _, used in made.steps[:8]] == [3, 3, 4, 5, 5, 6, 7, 7]
+    waits = {OTHER - n for n, other in enumerate(made.others) if isinstance(other, WaitForm)}
+    began = [used[0] for kernel, used in made.steps if kernel not in waits]
+    assert began[:8] == [3, 3, 4, 5, 5, 6, 7, 7]
+
+
+def test_no_more_than_a_few_buckets_are_under_way() -> None:
+    """What they are sent from is memory until they are waited for."""
+    made = _backward([LARGEST_BUCKET // 3] * 60)
+    under_way, most = set[int](), 0
+    for kernel, _ in made.steps:
+        form = made.others[OTHER - kernel] if kernel <= OTHER else None
+        if isinstance(form, StartForm):
+            under_way.add(OTHER - kernel)
+        elif isinstance(form, WaitForm):
+            under_way.remove(form.start)
+        most = max(most, len(under_way))
+    assert most == 2 and not under_way
 
 
 def test_small_ones_are_one_message() -> None:
