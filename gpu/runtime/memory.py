@@ -5,14 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from gpu.core.dtype import dtypes
-from gpu.runtime.recipe import Recipe, Slot
+from gpu.runtime.collectives import StartForm
+from gpu.runtime.recipe import OTHER, Recipe, Slot
 
 
 def share_memory(recipe: Recipe, leaves: int) -> Recipe:
     """The same recipe with intermediate values that never live at once in the same memory.
 
     A value lives from the step that computes it to the last one that reads it. Outputs and images
-    keep memory of their own. `leaves` is how many slots come before the recipe's.
+    keep memory of their own. What is added up over ranks is so in the memory of its result, if
+    nothing else reads it. `leaves` is how many slots come before the recipe's.
     """
     last_step = {slot: i for i, (_, used) in enumerate(recipe.steps) for slot in used}
     outputs = set(recipe.outputs)
@@ -21,17 +23,22 @@ def share_memory(recipe: Recipe, leaves: int) -> Recipe:
     def is_image(slot: int) -> bool:
         return recipe.slots[slot - leaves].dtype.is_image
 
+    in_place = _in_place(recipe, leaves)
     place: dict[int, int] = {slot: slot for slot in range(leaves)}
     steps: list[tuple[int, tuple[int, ...]]] = []
     for number, (kernel, used) in enumerate(recipe.steps):
         for slot in used:
-            if slot not in place:
+            if slot not in place and (result := in_place.get(slot)) is not None:
+                own = result in outputs
+                wanted = recipe.slots[result - leaves]
+                place[slot] = place[result] = memory.new(wanted) if own else memory.borrow(wanted)
+            elif slot not in place:
                 wanted = recipe.slots[slot - leaves]
                 own = slot in outputs or is_image(slot)
                 place[slot] = memory.new(wanted) if own else memory.borrow(wanted)
         steps.append((kernel, tuple(place[slot] for slot in used)))
         for slot in set(used):
-            shared = slot >= leaves and slot not in outputs
+            shared = slot >= leaves and slot not in outputs and slot not in in_place
             if shared and last_step[slot] == number and not is_image(slot):
                 memory.give_back(place[slot])
     return recipe._replace(
@@ -40,6 +47,28 @@ def share_memory(recipe: Recipe, leaves: int) -> Recipe:
         outputs=tuple(place[slot] for slot in recipe.outputs),
         reuses=tuple((place[slot], leaf) for slot, leaf in recipe.reuses),
     )
+
+
+def _in_place(recipe: Recipe, leaves: int) -> dict[int, int]:
+    """For values that are added up over ranks, and then read by nothing, the slot of the sum."""
+    reused = {slot for slot, _ in recipe.reuses}
+    kept = {*range(leaves), *recipe.outputs, *reused}
+    uses: dict[int, list[int]] = {}
+    for step, (_, used) in enumerate(recipe.steps):
+        for slot in used:
+            uses.setdefault(slot, []).append(step)
+    found: dict[int, int] = {}
+    for step, (kernel, used) in enumerate(recipe.steps):
+        form = recipe.others[OTHER - kernel] if kernel <= OTHER else None
+        if not isinstance(form, StartForm) or form.calls[0].name != "all_reduce":
+            continue
+        for own, result in zip(used[::2], used[1::2], strict=True):
+            # Its last uses are the start, once, and the wait.
+            *_, before, start, _ = (-1, *uses[own])
+            is_free = own not in kept and result >= leaves and result not in reused
+            if is_free and before < start == step:
+                found[own] = result
+    return found
 
 
 class _Memory:
