@@ -23,7 +23,7 @@ LARGEST_BUCKET: Final = 25 << 20  # bytes; torch's size
 # Of one that costs more to be sent than to be begun, on the networks that there are.
 SMALLEST_BUCKET: Final = 256 << 10
 # What is sent last nothing hides: it is a small part of all, where that is enough for a bucket.
-_LEAST_BUCKETS: Final = 8
+_LEAST_BUCKETS: Final = 16
 # Buckets under way, of the largest kind, from which on the first is waited for before others are
 # sent: what they are sent from is free then.
 MOST_UNDER_WAY: Final = 2

@@ -130,7 +130,7 @@ def test_gradients_go_in_buckets_while_others_are_computed(seed: int) -> None:
     sizes = [4 * int(rng.integers(1, 1 << rng.integers(2, 22))) for _ in range(60)]
     made = _backward(sizes)
     starts, total = _starts(made), sum(sizes)
-    full = min(max(total // 8, SMALLEST_BUCKET), LARGEST_BUCKET)
+    full = min(max(total // 16, SMALLEST_BUCKET), LARGEST_BUCKET)
     # In the order of backward, each as soon as it is full.
     calls = [call for _, form in starts for call in form.calls]
     assert all(form.nbytes >= full for _, form in starts[:-1])
