@@ -79,7 +79,7 @@ def test_what_processes_need_at_once_one_of_them_compiles(tmp_path: Path, dies: 
     """Also what one of them has begun that dies: another one begins anew."""
     rng = np.random.default_rng(5)
     sources = [*(f"source {number}" for number in range(9)), *(["fatal to 0"] if dies else [])]
-    log, environ = tmp_path / "log", {**os.environ, "CACHE_DIR": str(tmp_path / "cache")}
+    log, environ = tmp_path / "log", {**os.environ, "OBJECT_CACHE_DIR": str(tmp_path / "objects")}
     started = []
     for number in range(3):
         wanted = sources if number == 0 else [*rng.permutation(sources)]
