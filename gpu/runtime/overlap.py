@@ -2,12 +2,12 @@
 
 What a collective sends is computed first, and of several that which takes least: so backward gives
 the last layer's gradients before those of others. Else steps stay in the order of the plan, but for
-those that need what is under way: they wait until nothing else can be done. So the bytes of one layer's gradients move while those of the next are computed. Small collectives
-of one kind go together, in buckets: in the order in which what they send is ready, as in S. Li et
-al., "PyTorch Distributed", 2020. What is gathered takes more memory than what was sent, so it is
-not fetched early, but for a few buckets ahead of who reads it. Nor is more than a few buckets under
-way at once, which would be memory as well. The order follows from the plan alone: it is that of all
-ranks.
+those that need what is under way: they wait until nothing else can be done. So the bytes of one
+layer's gradients move while those of the next are computed. Small collectives of one kind go
+together, in buckets: in the order in which what they send is ready, as in S. Li et al., "PyTorch
+Distributed", 2020. What is gathered takes more memory than what was sent, so it is not fetched
+early, but for a few buckets ahead of who reads it. Nor is more than a few buckets under way at
+once, which would be memory as well. The order follows from the plan alone: it is that of all ranks.
 """
 
 from __future__ import annotations
