@@ -12,6 +12,7 @@ from gpu.compiler.ir.graph.body import Value
 from gpu.compiler.ir.graph.hostcall import Across, HostCall
 from gpu.core.dtype import dtypes
 from gpu.runtime.collectives import StartForm, WaitForm
+from gpu.runtime.memory import share_memory
 from gpu.runtime.overlap import LARGEST_BUCKET, SMALLEST_BUCKET, with_waits
 from gpu.runtime.recipe import OTHER, About, Recipe, Slot
 
@@ -103,6 +104,58 @@ def _run(steps: Steps, made: Recipe) -> dict[int, str]:
             held[target] = f"all({held[source]})"
     assert not under_way
     return held
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_shared_memory_gives_the_same_values(seed: int) -> None:
+    """Sums over ranks are in the memory of what they are sums of, where nothing reads that."""
+    rng = np.random.default_rng(seed)
+    steps: Steps = []
+    starts, count = list[StartForm](), LEAVES
+    for _ in range(30):
+        source, other = map(int, rng.integers(max(0, count - 6), count, 2))
+        if rng.random() < 0.4:
+            steps.append((OTHER - len(starts), (source, count)))
+            starts.append(start(name=str(rng.choice(["all_reduce", "all_gather"]))))
+        else:
+            steps.append((0, (count, source, other)))
+        count += 1
+    plain = recipe(steps, starts)
+    ordered = with_waits(plain, [[slot] for slot in range(LEAVES, count)])
+    shared = share_memory(ordered, LEAVES)
+    assert _in_memory(shared)[shared.outputs[0]] == _in_memory(ordered)[ordered.outputs[0]]
+    assert len(shared.slots) < len(ordered.slots) / 2
+
+
+def _in_memory(made: Recipe) -> dict[int, str]:
+    """What memory has at the end, as text; that of a result is poison between start and wait."""
+    held = {slot: f"leaf{slot}" for slot in range(LEAVES)}
+    sent: dict[int, list[str]] = {}
+    for kernel, slots in made.steps:
+        pairs = list(zip(slots[::2], slots[1::2], strict=False))
+        form = made.others[OTHER - kernel] if kernel <= OTHER else None
+        if isinstance(form, StartForm):
+            sent[OTHER - kernel] = [held[source] for source, _ in pairs]
+            held.update({target: "moving" for _, target in pairs})
+        elif isinstance(form, WaitForm):
+            values = sent.pop(form.start)
+            held.update({t: f"all({v})" for (_, t), v in zip(pairs, values, strict=True)})
+        else:
+            target, *read = slots
+            assert all(held[slot] != "moving" for slot in read)
+            held[target] = f"f({', '.join(held[slot] for slot in read)})"
+    return held
+
+
+def test_what_is_added_up_stays_in_its_memory() -> None:
+    steps: Steps = [(0, (3, 0)), (OTHER, (3, 4)), (0, (5, 4))]
+    made = share_memory(with_waits(recipe(steps, [start()]), [[3], [4], [5]]), LEAVES)
+    ((source, target),) = {slots for kernel, slots in made.steps if kernel <= OTHER}
+    assert source == target
+    read: Steps = [*steps, (0, (6, 3, 5))]  # what is sent is needed later too
+    made = share_memory(with_waits(recipe(read, [start()]), [[3], [4], [5], [6]]), LEAVES)
+    ((source, target),) = {slots for kernel, slots in made.steps if kernel <= OTHER}
+    assert source != target
 
 
 def test_what_needs_nothing_of_it_goes_first() -> None:
