@@ -10,6 +10,7 @@ parameters; Adam, and layers of one size. What MPI's thread copies through is no
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -46,24 +47,10 @@ def measured(group: distributed.Group, how: str, layers: int, size: int) -> int:
         weight = Tensor(values, requires_grad=True)
         weights.append(weight.shard_(mesh, ("data",) if how == "zero3" else ()).realize())
     optimizer = nn.optim.Adam(weights)
-    for state in () if how == "zero3" else (*optimizer.m, *optimizer.v):
-        state.shard_(mesh, ("data",)).realize()
-
-    @jit
-    def step(x: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        for weight in weights:
-
-            def layer(x: Tensor, weight: Tensor = weight) -> Tensor:
-                return (x @ weight).tanh()
-
-            x = gpu.checkpoint(layer)(x) if how == "zero3" else layer(x)
-        loss = x.square().mean()
-        loss.backward()
-        for weight in weights if how == "zero2" else ():
-            weight.grad = weight.grad.shard(mesh, ("data",))
-        optimizer.step()
-        return loss
+    if how != "zero3":
+        for state in (*optimizer.m, *optimizer.v):
+            state.shard_(mesh, ("data",)).realize()
+    step = jit(partial(trained, how, mesh, weights, optimizer))
 
     x = Tensor(draws.normal(size=(ROWS * group.size, size)).astype(np.float32))
     x = x.shard(mesh, ("data",)).realize()
@@ -73,6 +60,28 @@ def measured(group: distributed.Group, how: str, layers: int, size: int) -> int:
             allocator.reset_peak()
             step(x).item()
     return allocator.peak - before
+
+
+def hidden(weight: Tensor, x: Tensor) -> Tensor:
+    """A layer."""
+    return (x @ weight).tanh()
+
+
+def trained(
+    how: str, mesh: Mesh, weights: list[Tensor], optimizer: nn.optim.Optimizer, x: Tensor
+) -> Tensor:
+    """The loss of a step."""
+    optimizer.zero_grad()
+    for weight in weights:
+        layer = partial(hidden, weight)
+        x = gpu.checkpoint(layer)(x) if how == "zero3" else layer(x)
+    loss = x.square().mean()
+    loss.backward()
+    if how == "zero2":
+        for weight in weights:
+            weight.grad = weight.grad.shard(mesh, ("data",))
+    optimizer.step()
+    return loss
 
 
 if __name__ == "__main__":
