@@ -236,7 +236,9 @@ def find_reuses(
     found += [
         (output, leaf)
         for output in order
-        if output.kind == "result" and output.src[0].kind == "host"
+        if output.kind == "result"
+        and output.src[0].kind == "host"
+        and output.src[0].attr[0].across is not None  # which has one operand
         for source in output.src[0].src
         for leaf in read.get(in_memory(source, is_leaf), ())
         if (leaf.nbytes, leaf.dtype) == (output.nbytes, output.dtype) and is_last(output, leaf)
