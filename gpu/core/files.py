@@ -7,13 +7,15 @@ one warning. Entries hold bytes and a checksum, never pickles.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -37,6 +39,7 @@ _TEMPORARY: Final = re.compile(r"\.tmp-gpu-[0-9a-f]{16}")
 _NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _PUTS_PER_EVICTION: Final = 256
 _DEFAULT_LIMIT: Final = 1 << 30
+_LOOK: Final = 0.002  # seconds between looks at what another process has claimed
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
@@ -384,6 +387,54 @@ class DiskCache:
         except OSError as error:
             self._warn("written", error)
 
+    @contextlib.contextmanager
+    def claimed(self, keys: Iterable[str]) -> Iterator[set[str]]:
+        """Those of `keys` that no other process has claimed: it need not make them as well.
+
+        They are others' again when the body has ended, or the process. Where nothing is kept, or
+        the file system has no locks, all of them are this one's.
+        """
+        descriptor = self._claims()
+        if descriptor is None:
+            yield set(keys)
+            return
+        found = {key for key in keys if self._lock(descriptor, key, fcntl.LOCK_EX | fcntl.LOCK_NB)}
+        try:
+            yield found
+        finally:
+            for key in found:
+                self._lock(descriptor, key, fcntl.LOCK_UN)
+
+    def wait_for(self, key: str, seconds: float) -> None:
+        """Returns when no other process claims `key`, or a time is over."""
+        until = time.monotonic() + seconds
+        descriptor = self._claims()
+        while descriptor is not None and time.monotonic() < until:
+            if self._lock(descriptor, key, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                self._lock(descriptor, key, fcntl.LOCK_UN)
+                return
+            time.sleep(_LOOK)
+
+    def _claims(self) -> int | None:
+        """The file whose bytes stand for keys: a process that claims one holds a lock on it."""
+        folder = self._parent()
+        if folder is None:
+            return None
+        try:
+            return _kept_open(os.fspath(folder / f"{self.namespace}.claims"))
+        except OSError as error:
+            self._warn("claimed from", error)
+            return None
+
+    def _lock(self, descriptor: int, key: str, how: int) -> bool:
+        """Whether a key's byte could be locked so; also where there are no locks."""
+        place = int.from_bytes(self._digest(key)[:7], "little")
+        try:
+            fcntl.lockf(descriptor, how, 1, place)
+        except OSError as error:
+            return error.errno not in (errno.EACCES, errno.EAGAIN)
+        return True
+
     def _digest(self, key: str) -> bytes:
         return blake2b(f"{self.namespace}\0{key}".encode(), digest_size=32).digest()
 
@@ -413,6 +464,12 @@ class DiskCache:
             with contextlib.suppress(FileNotFoundError):  # another process evicts too
                 os.unlink(path)
             total -= size
+
+
+@cache
+def _kept_open(path: str) -> int:
+    """A file that is opened once: a process that closes one loses all locks that it has there."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _files_by_age(folder: Path) -> list[tuple[int, int, str]]:

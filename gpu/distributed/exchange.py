@@ -117,11 +117,14 @@ def reduce_scatter(wire: Wire, own: Bytes, out: Bytes, reduce: Reduce) -> Steps:
 
 
 def all_reduce(wire: Wire, own: Bytes, out: Bytes, reduce: Reduce, itemsize: int) -> Steps:
-    """What all ranks have, reduced, on all of them, to the last bit the same."""
+    """What all ranks have, reduced, on all of them, to the last bit the same.
+
+    `out` may be the memory of `own`: what is reduced is copied, since it is read while `out` fills.
+    """
     if own.size * (wire.size - 1) <= _SMALL:
         parts = list(wire.scratch(own.size * wire.size).reshape(wire.size, -1))
         yield wire.swap([own] * wire.size, parts)
-        parts[wire.rank] = own
+        parts[wire.rank][:] = own
         reduce(parts, out)
         return
     # Each rank reduces one part, and sends that to all: twice the array is moved, however many.
@@ -130,7 +133,7 @@ def all_reduce(wire: Wire, own: Bytes, out: Bytes, reduce: Reduce, itemsize: int
     mine = own[cuts[wire.rank]]
     parts = list(wire.scratch(mine.size * wire.size).reshape(wire.size, -1))
     yield wire.swap([own[cut] for cut in cuts], parts)
-    parts[wire.rank] = mine
+    parts[wire.rank][:] = mine
     done = out[cuts[wire.rank]]
     reduce(parts, done)
     yield wire.swap([done] * wire.size, [out[cut] for cut in cuts])

@@ -2,12 +2,12 @@
 
 What a collective sends is computed first, and of several that which takes least: so backward gives
 the last layer's gradients before those of others. Else steps stay in the order of the plan, but for
-those that need what is under way: they wait until nothing else can be done, or much is under way.
-So the bytes of one layer's gradients move while those of the next are computed. Small collectives
-of one kind go together, in buckets: in the order in which what they send is ready, as in S. Li et
-al., "PyTorch Distributed", 2020. What is gathered takes more memory than what was sent, so it is
-not fetched early, but for a few buckets ahead of who reads it. The order follows from the plan
-alone: it is that of all ranks.
+those that need what is under way: they wait until nothing else can be done. So the bytes of one
+layer's gradients move while those of the next are computed. Small collectives of one kind go
+together, in buckets: in the order in which what they send is ready, as in S. Li et al., "PyTorch
+Distributed", 2020. What is gathered takes more memory than what was sent, so it is not fetched
+early, but for a few buckets ahead of who reads it. Nor is more than a few buckets under way at
+once, which would be memory as well. The order follows from the plan alone: it is that of all ranks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ LARGEST_BUCKET: Final = 25 << 20  # bytes; torch's size
 # Of one that costs more to be sent than to be begun, on the networks that there are.
 SMALLEST_BUCKET: Final = 256 << 10
 # What is sent last nothing hides: it is a small part of all, where that is enough for a bucket.
-_LEAST_BUCKETS: Final = 8
-# Bytes under way from which on results are waited for first.
-MOST_UNDER_WAY: Final = 2 * LARGEST_BUCKET
+_LEAST_BUCKETS: Final = 16
+# Buckets under way, of the largest kind, from which on the first is waited for before others are
+# sent: what they are sent from is free then.
+MOST_UNDER_WAY: Final = 2
 # Buckets of what is gathered that are under way at once.
 _GATHERED_AHEAD: Final = 2
 
@@ -154,6 +155,7 @@ class _Order:
             kind: min(max(total // _LEAST_BUCKETS, SMALLEST_BUCKET), LARGEST_BUCKET)
             for kind, total in totals.items()
         }
+        self._most = MOST_UNDER_WAY * max(self._fulls.values())
 
     def __iter__(self) -> Iterator[_Event]:
         """The steps, and the waits for those that are under way."""
@@ -168,34 +170,34 @@ class _Order:
             under_way.update(dict.fromkeys(event.numbers, event._replace(is_wait=True)))
             return event
 
+        def wait(event: _Event) -> _Event:
+            for number in event.numbers:
+                del under_way[number]
+            return event
+
+        full = None  # the kind of a bucket that is sent next
         while left or buckets:
-            free = None
-            ahead = self._are_ahead(under_way)
-            if self._nbytes(under_way) < MOST_UNDER_WAY:
-                able = self._able(left, done, ahead)
-                free = next((n for n in able if self._needs[n].isdisjoint(under_way)), None)
-            if free is None and buckets:
-                yield send(next(iter(buckets)))
-                continue
-            number = next(self._able(left, done, ahead), None) if free is None else free
-            if number is None:  # nothing but what is gathered for others
-                number = next(self._able(left, done, set()))
-            for needed in sorted(self._needs[number].intersection(under_way)):
-                if needed in under_way:
-                    event = under_way[needed]
-                    for each in event.numbers:
-                        del under_way[each]
-                    yield event
-            del left[number]
-            if number not in self._kinds:
-                done.add(number)
-                yield _Event((number,))
-                continue
-            kind = self._kinds[number]
-            bucket = buckets.setdefault(kind, [])
-            bucket.append(number)
-            if self._nbytes(bucket) >= self._fulls[kind]:
-                yield send(kind)
+            able = self._able(left, done, self._are_ahead(under_way))
+            number = next((n for n in able if self._needs[n].isdisjoint(under_way)), None)
+            if number is None and full is None:
+                full = next(iter(buckets), None)
+            if full is not None:
+                while self._nbytes(under_way) >= self._most:
+                    yield wait(next(iter(under_way.values())))
+                yield send(full)
+                full = None
+            elif number is None:
+                yield wait(next(iter(under_way.values())))
+            else:
+                del left[number]
+                if number not in self._kinds:
+                    done.add(number)
+                    yield _Event((number,))
+                    continue
+                kind = self._kinds[number]
+                bucket = buckets.setdefault(kind, [])
+                bucket.append(number)
+                full = kind if self._nbytes(bucket) >= self._fulls[kind] else None
         yield from dict.fromkeys(under_way.values())
 
     def _sent_first(self) -> list[int]:

@@ -15,6 +15,7 @@ from gpu.compiler.fusion.inplace import find_stores
 from gpu.compiler.fusion.narrow_sums import narrow_sums
 from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.fusion.plan import Plan
+from gpu.compiler.fusion.results import without_copies
 from gpu.compiler.fusion.split_reduce import split_reductions
 from gpu.compiler.fusion.transforms import expand_transforms
 from gpu.compiler.ir import kernel as K
@@ -83,6 +84,7 @@ def plan_graph(
     roots = expand_transforms(roots, in_memory)
     roots = hoist_factors(roots, in_memory, lambda device: target_of(device).has_blocks)
     roots = narrow_sums(split_reductions(roots, in_memory, target_of), in_memory)
+    roots = without_copies(roots, in_memory)
     # Memory that is also read as an image stays as it is: nobody knows when it is read last.
     viewed = set(pictures.values())
     stores = find_stores(roots, in_memory)

@@ -240,11 +240,14 @@ class Capture:
 
         `symbols` are the variables that arguments depend on, bound to their values now; those that
         the function binds itself keep the value they were traced with. When `before_changes` was
-        called, the caller gives the values to the tensors they are for before it is interrupted.
+        called, the caller gives the values to the tensors they are for before it is interrupted;
+        gradients that are computed anew are let go of first, as `zero_grad` does.
         Raises InvalidIndex, before anything else is done, where a check of positions fails.
         """
         if self._checked is not None:
             self._check(self._checked, arguments, symbols)
+        if before_changes is not None:
+            self._let_go_of_gradients(arguments)
         given = [_buffer(source, arguments) for source in self.given_sources]
         slots = [_buffer(source, arguments) for source in self.sources]
         outputs = self._run(slots, arguments, symbols, before_changes)
@@ -256,6 +259,14 @@ class Capture:
             else:
                 result.append(G.multi(parts, wanted.layout, wanted.shape, wanted.device))
         return result
+
+    def _let_go_of_gradients(self, arguments: list[Tensor]) -> None:
+        """Gradients that the replay gives anew, and does not read, need no memory beside these."""
+        for wanted in self.wanted:
+            if wanted.target.kind == "grad":
+                handle = wanted.target.tensor(arguments)
+                if handle.grad is not None and not self.reads(handle.grad, arguments):
+                    handle.grad = None
 
     def replay_over(
         self, memory: Sequence[Buffer], symbols: dict[str, Symbol]

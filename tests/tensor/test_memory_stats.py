@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -36,6 +37,42 @@ def test_live_peak_and_reserved(device: str) -> None:
     assert gpu.memory_stats()[device].peak == after.live
     del kept
     assert gpu.memory_stats()[device].live == before.live
+
+
+def test_a_replay_needs_no_second_set_of_gradients() -> None:
+    """What it does not read is let go of before; what it adds to is not, and others' stay."""
+    weight = Tensor(np.ones(KIB * 64, np.float32), requires_grad=True)
+    size = weight.numel() * 4
+
+    @gpu.jit
+    def anew(x: Tensor) -> Tensor:
+        weight.grad = None
+        loss = (weight * x).sum()
+        loss.backward()
+        return loss
+
+    @gpu.jit
+    def added(x: Tensor) -> Tensor:
+        loss = (weight * x).sum()
+        loss.backward()
+        return loss
+
+    def peak(step: Callable[[Tensor], Tensor], x: float) -> int:
+        gpu.reset_peak_memory_stats()
+        before = gpu.memory_stats()["CPU"].live
+        step(Tensor(x)).item()
+        return gpu.memory_stats()["CPU"].peak - before
+
+    for number in range(4):
+        peak(anew, number)
+    assert peak(anew, 4.0) < size
+    assert weight.grad is not None
+    kept = weight.grad
+    anew(Tensor(5.0)).item()
+    np.testing.assert_array_equal(kept.numpy(), np.full(weight.shape, 4.0, np.float32))
+    for _ in range(3):
+        added(Tensor(1.0)).item()
+    np.testing.assert_array_equal(weight.grad.numpy(), np.full(weight.shape, 8.0, np.float32))
 
 
 def test_lines_that_hold_memory(device: str) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpu import Context
@@ -45,6 +49,47 @@ def test_another_process_plans_anew_and_compiles_nothing(tmp_path: Path) -> None
     assert again == [cold[0], "False True"], "one graph was planned, without llvmlite"
     without = python(WARM, tmp_path / "three", LLVM_IN_PROCESS="1")
     assert without == cold
+
+
+# Compiles some of ten sources, of which it notes each; a source with its own number ends it.
+AT_ONCE = """
+import os, sys, time
+from gpu.compiler.toolchain.base import Compiler
+
+own, log, *sources = sys.argv[1:]
+
+class Slow(Compiler):
+    def compile(self, source):
+        time.sleep(0.02)
+        if source == f"fatal to {own}":
+            os._exit(3)
+        with open(log, "a") as file:
+            file.write(source + "\\n")
+        return source.encode()
+
+    def disassemble(self, lib):
+        return lib.decode()
+
+assert Slow("slow", "slow").compile_many_cached(sources) == [s.encode() for s in sources]
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_processes_need_at_once_one_of_them_compiles(tmp_path: Path, dies: bool) -> None:
+    """Also what one of them has begun that dies: another one begins anew."""
+    rng = np.random.default_rng(5)
+    sources = [*(f"source {number}" for number in range(9)), *(["fatal to 0"] if dies else [])]
+    log, environ = tmp_path / "log", {**os.environ, "OBJECT_CACHE_DIR": str(tmp_path / "objects")}
+    started = []
+    for number in range(3):
+        wanted = sources if number == 0 else [*rng.permutation(sources)]
+        argv = [sys.executable, "-c", AT_ONCE, str(number), str(log), *wanted]
+        started.append(subprocess.Popen(argv, env=environ))
+    codes = [process.wait(60) for process in started]
+    assert codes[0] in ((0, 3) if dies else (0,)) and codes[1:] == [0, 0]
+    made = log.read_text().splitlines()
+    most = 2 if codes[0] else 1  # what it had compiled is lost
+    assert {*made} == {*sources} and all(made.count(source) <= most for source in sources)
 
 
 def test_keys_are_compiler_and_source(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from gpu.compiler.ir.graph.body import Value
 from gpu.compiler.ir.graph.hostcall import Across, HostCall
 from gpu.core.dtype import dtypes
 from gpu.runtime.collectives import StartForm, WaitForm
+from gpu.runtime.memory import share_memory
 from gpu.runtime.overlap import LARGEST_BUCKET, SMALLEST_BUCKET, with_waits
 from gpu.runtime.recipe import OTHER, About, Recipe, Slot
 
@@ -105,6 +106,58 @@ def _run(steps: Steps, made: Recipe) -> dict[int, str]:
     return held
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_shared_memory_gives_the_same_values(seed: int) -> None:
+    """Sums over ranks are in the memory of what they are sums of, where nothing reads that."""
+    rng = np.random.default_rng(seed)
+    steps: Steps = []
+    starts, count = list[StartForm](), LEAVES
+    for _ in range(30):
+        source, other = map(int, rng.integers(max(0, count - 6), count, 2))
+        if rng.random() < 0.4:
+            steps.append((OTHER - len(starts), (source, count)))
+            starts.append(start(name=str(rng.choice(["all_reduce", "all_gather"]))))
+        else:
+            steps.append((0, (count, source, other)))
+        count += 1
+    plain = recipe(steps, starts)
+    ordered = with_waits(plain, [[slot] for slot in range(LEAVES, count)])
+    shared = share_memory(ordered, LEAVES)
+    assert _in_memory(shared)[shared.outputs[0]] == _in_memory(ordered)[ordered.outputs[0]]
+    assert len(shared.slots) < len(ordered.slots) / 2
+
+
+def _in_memory(made: Recipe) -> dict[int, str]:
+    """What memory has at the end, as text; that of a result is poison between start and wait."""
+    held = {slot: f"leaf{slot}" for slot in range(LEAVES)}
+    sent: dict[int, list[str]] = {}
+    for kernel, slots in made.steps:
+        pairs = list(zip(slots[::2], slots[1::2], strict=False))
+        form = made.others[OTHER - kernel] if kernel <= OTHER else None
+        if isinstance(form, StartForm):
+            sent[OTHER - kernel] = [held[source] for source, _ in pairs]
+            held.update({target: "moving" for _, target in pairs})
+        elif isinstance(form, WaitForm):
+            values = sent.pop(form.start)
+            held.update({t: f"all({v})" for (_, t), v in zip(pairs, values, strict=True)})
+        else:
+            target, *read = slots
+            assert all(held[slot] != "moving" for slot in read)
+            held[target] = f"f({', '.join(held[slot] for slot in read)})"
+    return held
+
+
+def test_what_is_added_up_stays_in_its_memory() -> None:
+    steps: Steps = [(0, (3, 0)), (OTHER, (3, 4)), (0, (5, 4))]
+    made = share_memory(with_waits(recipe(steps, [start()]), [[3], [4], [5]]), LEAVES)
+    ((source, target),) = {slots for kernel, slots in made.steps if kernel <= OTHER}
+    assert source == target
+    read: Steps = [*steps, (0, (6, 3, 5))]  # what is sent is needed later too
+    made = share_memory(with_waits(recipe(read, [start()]), [[3], [4], [5], [6]]), LEAVES)
+    ((source, target),) = {slots for kernel, slots in made.steps if kernel <= OTHER}
+    assert source != target
+
+
 def test_what_needs_nothing_of_it_goes_first() -> None:
     steps: Steps = [(0, (3, 0)), (OTHER, (3, 4)), (0, (5, 4)), (0, (6, 1)), (0, (7, 6))]
     made = with_waits(recipe(steps, [start(SMALLEST_BUCKET)]), [[3], [4], [5], [6], [7]])
@@ -130,7 +183,7 @@ def test_gradients_go_in_buckets_while_others_are_computed(seed: int) -> None:
     sizes = [4 * int(rng.integers(1, 1 << rng.integers(2, 22))) for _ in range(60)]
     made = _backward(sizes)
     starts, total = _starts(made), sum(sizes)
-    full = min(max(total // 8, SMALLEST_BUCKET), LARGEST_BUCKET)
+    full = min(max(total // 16, SMALLEST_BUCKET), LARGEST_BUCKET)
     # In the order of backward, each as soon as it is full.
     calls = [call for _, form in starts for call in form.calls]
     assert all(form.nbytes >= full for _, form in starts[:-1])
@@ -154,7 +207,23 @@ def test_what_is_sent_is_computed_first() -> None:
     made = with_waits(
         recipe(steps, starts), [[used[0]] for _, used in chain] + [[8], [9], [10]] + [[11], [12]]
     )
-    assert [used[0] for _, used in made.steps[:8]] == [3, 3, 4, 5, 5, 6, 7, 7]
+    waits = {OTHER - n for n, other in enumerate(made.others) if isinstance(other, WaitForm)}
+    began = [used[0] for kernel, used in made.steps if kernel not in waits]
+    assert began[:8] == [3, 3, 4, 5, 5, 6, 7, 7]
+
+
+def test_no_more_than_a_few_buckets_are_under_way() -> None:
+    """What they are sent from is memory until they are waited for."""
+    made = _backward([LARGEST_BUCKET // 3] * 60)
+    under_way, most = set[int](), 0
+    for kernel, _ in made.steps:
+        form = made.others[OTHER - kernel] if kernel <= OTHER else None
+        if isinstance(form, StartForm):
+            under_way.add(OTHER - kernel)
+        elif isinstance(form, WaitForm):
+            under_way.remove(form.start)
+        most = max(most, len(under_way))
+    assert most == 2 and not under_way
 
 
 def test_small_ones_are_one_message() -> None:

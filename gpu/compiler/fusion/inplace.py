@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.fusion.views import Indices, source_index
 from gpu.compiler.ir.dims import same_memory
-from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import Node, in_memory, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.body import Stack
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask
@@ -216,7 +216,7 @@ def find_reuses(
     def is_last(output: Node, leaf: Node) -> bool:
         return all(order.get(node, len(order)) <= order[output] for node in reads[leaf])
 
-    return tuple(
+    found = [
         (output, leaf)
         for output in order
         for leaf, is_same_element in elementwise.get(output, {}).items()
@@ -226,7 +226,24 @@ def find_reuses(
         and leaf.dtype == output.dtype
         and leaf.shape == output.shape
         and is_last(output, leaf)
-    )
+    ]
+    # What ranks put together, as the parts of new weights, where what these were computed of is.
+    read: dict[Node, list[Node]] = {}
+    for leaf, kernels_of in reads.items():
+        if is_leaf(leaf) and leaf.nbytes >= MIN_REUSED_BYTES:
+            for output in kernels_of:
+                read.setdefault(output, []).append(leaf)
+    found += [
+        (output, leaf)
+        for output in order
+        if output.kind == "result"
+        and output.src[0].kind == "host"
+        and output.src[0].attr[0].across is not None  # which has one operand
+        for source in output.src[0].src
+        for leaf in read.get(in_memory(source, is_leaf), ())
+        if (leaf.nbytes, leaf.dtype) == (output.nbytes, output.dtype) and is_last(output, leaf)
+    ]
+    return tuple(found)
 
 
 def store_order(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +17,7 @@ from gpu.core.errors import CompileError, Unsupported
 from gpu.core.files import DiskCache, atomic_write, content_signature, object_cache_dir
 
 _TOOL_TIMEOUT: Final = 60.0  # seconds
+_PATIENCE: Final = 60.0  # seconds in which another process compiles
 _NO_SUCH_MACHINE: Final = "can't disassemble for architecture"  # binutils 2.40
 _HERE: Final = Path(__file__).parent
 
@@ -62,15 +64,30 @@ class Compiler(ABC):
         return self.compile_many_cached([source])[0]
 
     def compile_many_cached(self, sources: Sequence[str]) -> list[bytes]:
-        """As `compile_cached` for each source; those not known are compiled together."""
+        """As `compile_cached` for each source; those not known are compiled together.
+
+        What another process compiles at the moment, as ranks that begin with an empty cache do, is
+        waited for: each source is compiled by one of them.
+        """
         digests = [self._digest(source) for source in sources]
         unknown = {d: s for d, s in zip(digests, sources, strict=True) if self._find(d) is None}
-        if unknown:
-            made = self.compile_many(list(unknown.values()))
-            for digest, lib in zip(unknown, made, strict=True):
-                self._disk.put(digest.hex(), lib)
-                self._memory[digest] = lib
+        until = time.monotonic() + _PATIENCE
+        while unknown:
+            with self._disk.claimed([digest.hex() for digest in unknown]) as own:
+                is_late = time.monotonic() > until
+                self._make({d: s for d, s in unknown.items() if is_late or d.hex() in own})
+            unknown = {d: s for d, s in unknown.items() if d not in self._memory}
+            if unknown:
+                self._disk.wait_for(next(iter(unknown)).hex(), _PATIENCE)
         return [self._memory[digest] for digest in digests]
+
+    def _make(self, sources: Mapping[bytes, str]) -> None:
+        """Compiles what is not known by now of sources with their digests."""
+        unknown = {digest: s for digest, s in sources.items() if self._find(digest) is None}
+        made = self.compile_many(list(unknown.values())) if unknown else []
+        for digest, lib in zip(unknown, made, strict=True):
+            self._disk.put(digest.hex(), lib)
+            self._memory[digest] = lib
 
     def _digest(self, source: str) -> bytes:
         text = f"{_code_signature(type(self))}\0{self.key}\0{source}"
