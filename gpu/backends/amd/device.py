@@ -75,7 +75,6 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     Raises Unsupported for an interface, renderer or chip that this version does not know,
     ConfigError for a wrong AM_VARIANTS, and what opening the GPU raises.
     """
-    _check_renderer(spec)
     queues = _open_queues(name, spec.interface)
     try:
         chip = chip_name(queues.target.version)
@@ -114,7 +113,6 @@ def _disassemble(chip: str, code: bytes, start: int) -> list[str]:
 
 def toolchain(spec: DeviceSpec) -> Toolchain:
     """What makes code for the chip that `spec` names, without a GPU. Raises Unsupported."""
-    _check_renderer(spec)
     if spec.arch is None:
         raise Unsupported(f"{spec} names no chip to compile for; write AMD::gfx1100, say")
     return _toolchain(spec.arch, spec.renderer)
@@ -124,11 +122,6 @@ def _toolchain(chip: str, renderer: str | None) -> Toolchain:
     if renderer == "HIP":
         return Toolchain(HIPRenderer(chip), ComgrCompiler(chip))
     return Toolchain(AMDRenderer(chip), AMDCompiler(chip))
-
-
-def _check_renderer(spec: DeviceSpec) -> None:
-    if spec.renderer not in (None, "LLVM", "HIP"):
-        raise Unsupported(f"AMD:{spec.renderer} is not known; use AMD:LLVM or AMD:HIP")
 
 
 @cache

@@ -24,8 +24,11 @@ from gpu.compiler.render.launch.locals import ALIGN
 from gpu.compiler.targets import Target, edges
 from gpu.compiler.targets.amd import Chip, amd_target, check_chip
 
+_WORDS: Final = "\n".join(
+    f"#define __{word}__ __attribute__(({word}))" for word in ("global", "device", "shared")
+)
 _ROOTS: Final = """\
-static __attribute__((device)) float sqrt(float x) {
+static __device__ float sqrt(float x) {
   const bool is_small = x < 0x1p-96f;
   const float scaled = is_small ? x * 0x1p+32f : x;
   float near = __builtin_amdgcn_sqrtf(scaled);
@@ -37,7 +40,7 @@ static __attribute__((device)) float sqrt(float x) {
   near = is_small ? near * 0x1p-16f : near;
   return x == 0.0f || x == __builtin_inff() ? x : near;
 }
-static __attribute__((device)) double sqrt(double x) {
+static __device__ double sqrt(double x) {
   const bool is_small = x < 0x1p-767;
   const double scaled = is_small ? x * 0x1p+256 : x;
   const double inverse = __builtin_amdgcn_rsq(scaled);
@@ -57,10 +60,10 @@ Elementary Functions", 2000, 9), and of float64 an approximation of 1 / sqrt(x) 
 Goldschmidt's steps (the same, 9.4); numbers whose rests would underflow are scaled before.
 """
 _HALVES: Final = """\
-static __attribute__((device)) float from_half(ushort x) {
+static __device__ float from_half(ushort x) {
   return (float)__builtin_bit_cast(_Float16, x);
 }
-static __attribute__((device)) ushort to_half(float x) {
+static __device__ ushort to_half(float x) {
   const ushort bits = __builtin_bit_cast(ushort, (_Float16)x);
   return (bits & 0x7fff) | (as_uint(x) >> 16 & 0x8000);
 }"""
@@ -68,30 +71,34 @@ static __attribute__((device)) ushort to_half(float x) {
 which loses the sign of a zero.
 """
 _LANES: Final = """\
-static __attribute__((device)) int of_lane(int x, uint distance) {
+static __device__ int of_lane(int x, uint distance) {
   const uint lane = __builtin_amdgcn_mbcnt_hi(-1, __builtin_amdgcn_mbcnt_lo(-1, 0));
   return __builtin_amdgcn_ds_bpermute((lane ^ distance) << 2, x);
 }"""
 """What another lane has, through local memory's crossbar (DS_BPERMUTE_B32)."""
-HEAD: Final = f"{TYPES}\n{VECTORS}\n{_ROOTS}\n{_HALVES}\n{_LANES}"
+_BARRIER: Final = """\
+static __device__ void __syncthreads() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}"""
+HEAD: Final = "\n".join((_WORDS, TYPES, VECTORS, _ROOTS, _HALVES, _LANES, _BARRIER))
 """What every source begins with."""
 _BUILT_IN: Final = {
     "abs": "fabs", "floor": "floor", "rint": "rint", "trunc": "trunc", "fma": "fma",
 }  # fmt: skip
+IDS: Final = ("__builtin_amdgcn_workgroup_id_x()", "__builtin_amdgcn_workitem_id_x()")
+"""Which workgroup this is, and which work-item of it."""
 _THREAD: Final = ThreadId("block", "thread")
-_IDS: Final = (
-    "  const uint block = __builtin_amdgcn_workgroup_id_x();",
-    "  const uint thread = __builtin_amdgcn_workitem_id_x();",
-)
-_BARRIER: Final = (
-    '__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");',
-    "__builtin_amdgcn_s_barrier();",
-    '__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");',
-)
 # Lanes of a row, within which DPP exchanges ("RDNA3" ISA, 7.3 "DPP", ROW_XMASK; from RDNA on).
 _ROW: Final = 16
 _ROW_XMASK: Final = 0x160
 _DPP_XMASK_WAVE: Final = 32
+
+
+def bounds(block: int) -> str:
+    """What tells the compiler how many work-items a workgroup has."""
+    return f"__attribute__((amdgpu_flat_work_group_size({block}, {block})))"
 
 
 class HIPRenderer:
@@ -151,10 +158,10 @@ class _Kernel(GridPrinter):
     def text(self) -> str:
         """The whole source."""
         body = self.body()
-        size = f"__attribute__((amdgpu_flat_work_group_size({self.grid.block}, {self.grid.block})))"
-        kernel = f'extern "C" __attribute__((global)) {size} void {self.program.name}'
+        kernel = f'extern "C" __global__ void {bounds(self.grid.block)} {self.program.name}'
+        ids = (f"  const uint {name} = {word};" for name, word in zip(_THREAD, IDS, strict=True))
         return "\n".join(
-            [HEAD, f"{kernel}({', '.join(self._parameters())}) {{", *_IDS, *body, "}", ""]
+            [HEAD, f"{kernel}({', '.join(self._parameters())}) {{", *ids, *body, "}", ""]
         )
 
     def _parameters(self) -> list[str]:
@@ -176,7 +183,7 @@ class _Kernel(GridPrinter):
             place = f"({element} *)(own + {self.places.offsets[inst]})"
             self.emitter.entry.append(f"  {element} *{name} = {place};")
         else:
-            shared = "__attribute__((shared)) " if inst in self.places.shared else ""
+            shared = "__shared__ " if inst in self.places.shared else ""
             array = f"{element} {name}[{inst.attr[0]}] __attribute__((aligned({ALIGN})))"
             self.emitter.entry.append(f"  {shared}{array};")
         return Value(element, name)
@@ -196,5 +203,4 @@ class _Kernel(GridPrinter):
         """All threads arrive; what they stored to local memory before is seen by all behind."""
         del inst
         if self.grid.has_threads:
-            for line in _BARRIER:
-                self.emitter.line(line)
+            self.emitter.line("__syncthreads();")
