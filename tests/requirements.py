@@ -108,6 +108,17 @@ def _lacks_mesa() -> str | None:
     return None
 
 
+def _lacks_comgr() -> str | None:
+    from gpu.compiler.toolchain.comgr import find_comgr
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_comgr()
+    except Unsupported as error:
+        return error.message
+    return None
+
+
 def _lacks_libllvm() -> str | None:
     from gpu.compiler.toolchain.llvm_disassembler import find_disassembler
     from gpu.core.errors import Unsupported
@@ -168,6 +179,7 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "onnx": partial(_lacks_module, "onnx"),
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
+    "comgr": _lacks_comgr,
     "simulated-mac": _lacks_simulated_mac,
     "dawn-python": partial(_lacks_module, "pydawn"),
     "libllvm": _lacks_libllvm,

@@ -23,6 +23,7 @@ from gpu.backends.nv import find_pci as nv_pci
 from gpu.backends.qcom import find as qcom
 from gpu.cli.info import hanging
 from gpu.compiler.toolchain.clang import find_clang
+from gpu.compiler.toolchain.comgr import find_comgr
 from gpu.compiler.toolchain.llvm import llvmlite_version
 from gpu.compiler.toolchain.mesalib import find_mesa
 from gpu.compiler.toolchain.nvlibs import find_library
@@ -221,8 +222,9 @@ _COMPILERS: Final[dict[str, Callable[[], str]]] = {
     "nvrtc": lambda: _of_nvidia("nvrtc"),
     "nvJitLink": lambda: _of_nvidia("nvJitLink"),
     "NAK": lambda: str(find_mesa().path),
+    "comgr": find_comgr,
 }
-"""For CPU, AMD and CUDA:PTX; CPU:CLANG; NV and CUDA; NV:PTX; NV:NAK and QCOM."""
+"""For CPU, AMD and CUDA:PTX; CPU:CLANG; NV and CUDA; NV:PTX; NV:NAK and QCOM; AMD:HIP."""
 
 
 def as_text(report: Report) -> str:

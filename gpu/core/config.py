@@ -288,6 +288,9 @@ class Config:
     TINYMESA_LIBRARY = Setting(
         TEXT, "Mesa's compilers for DEV=NV:NAK, by path", str, "that of the package tinymesa"
     )
+    COMGR_LIBRARY = Setting(
+        TEXT, "AMD's compilers for DEV=AMD:HIP, by path", str, "that of the system or of ROCm"
+    )
     AM_VARIANTS = _text(TEXT, "answers for DEV=AMD where KFD leaves a choice, as in runtime=told")
     NV_VARIANTS = _text(
         TEXT, "answers for DEV=NV where hardware leaves a choice, as in doorbell=BAR1,debugger=none"

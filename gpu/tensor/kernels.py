@@ -62,7 +62,8 @@ def kernel(
             shape and dtype of the result as a pair, which is called ``out``, or, for several
             results, a dict of pairs by their names.
         sources: what a thread does, in languages of devices, which is preferred there: "c"
-            (DEV=CPU:CLANG), "opencl", "cuda" (NV and CUDA), "wgsl" and "metal".
+            (DEV=CPU:CLANG), "opencl", "cuda" (NV and CUDA), "hip" (AMD:HIP), "wgsl" and
+            "metal".
         headers: for languages, what stands before the function that is made of the source.
         grid: how many blocks a source is launched in, or a function of the inputs.
         block: how many threads a block has, or a function of the inputs.

@@ -10,8 +10,10 @@ from gpu.backends.amd.program import load_program
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
 from gpu.backends.hcq.timer import QueueTimer
+from gpu.compiler.render.cstyle.hip import HIPRenderer
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
+from gpu.compiler.toolchain.comgr import ComgrCompiler
 from gpu.core.config import config
 from gpu.core.crashfiles import crash_folder
 from gpu.core.devspec import DeviceSpec, parse_device_name
@@ -34,13 +36,13 @@ class AMDDevice(Compiled):
         queues: its command queues and memory, for programs that use them themselves.
     """
 
-    def __init__(self, device: str, queues: AmDevice):
+    def __init__(self, device: str, queues: AmDevice, renderer: str | None):
         self.queues = queues
         self._chip = chip_name(queues.target.version)
         super().__init__(
             device,
             QueueAllocator(queues),
-            *_toolchain(self._chip),
+            *_toolchain(self._chip, renderer),
             partial(load_program, queues),
             partial(QueueGraph, queues),
         )
@@ -73,14 +75,13 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     Raises Unsupported for an interface, renderer or chip that this version does not know,
     ConfigError for a wrong AM_VARIANTS, and what opening the GPU raises.
     """
-    _check_renderer(spec)
     queues = _open_queues(name, spec.interface)
     try:
         chip = chip_name(queues.target.version)
         if spec.arch not in (None, chip):
             raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
         queues.report_to(crash_folder(), partial(_disassemble, chip))
-        return AMDDevice(name, queues)
+        return AMDDevice(name, queues, spec.renderer)
     except BaseException:
         queues.close()
         raise
@@ -112,19 +113,15 @@ def _disassemble(chip: str, code: bytes, start: int) -> list[str]:
 
 def toolchain(spec: DeviceSpec) -> Toolchain:
     """What makes code for the chip that `spec` names, without a GPU. Raises Unsupported."""
-    _check_renderer(spec)
     if spec.arch is None:
         raise Unsupported(f"{spec} names no chip to compile for; write AMD::gfx1100, say")
-    return _toolchain(spec.arch)
+    return _toolchain(spec.arch, spec.renderer)
 
 
-def _toolchain(chip: str) -> Toolchain:
+def _toolchain(chip: str, renderer: str | None) -> Toolchain:
+    if renderer == "HIP":
+        return Toolchain(HIPRenderer(chip), ComgrCompiler(chip))
     return Toolchain(AMDRenderer(chip), AMDCompiler(chip))
-
-
-def _check_renderer(spec: DeviceSpec) -> None:
-    if spec.renderer not in (None, "LLVM"):
-        raise Unsupported(f"AMD:{spec.renderer} is not part of this version; use AMD:LLVM")
 
 
 @cache

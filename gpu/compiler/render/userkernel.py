@@ -23,6 +23,9 @@ from typing import Final
 from gpu.compiler.ir.graph.userkernel import Array, Source, UserKernel
 from gpu.compiler.render.cstyle.c_text import PRELUDE, C
 from gpu.compiler.render.cstyle.cuda import HEAD as CUDA_HEAD
+from gpu.compiler.render.cstyle.hip import HEAD as HIP_HEAD
+from gpu.compiler.render.cstyle.hip import IDS as HIP_IDS
+from gpu.compiler.render.cstyle.hip import bounds as hip_bounds
 from gpu.compiler.render.cstyle.metal import HEAD as METAL_HEAD
 from gpu.compiler.render.cstyle.metal import symbol as metal_symbol
 from gpu.compiler.render.cstyle.text import OPENCL, Language
@@ -38,7 +41,10 @@ PROGRAM: Final = "kernel"
 LaunchData = Mapping[str, int]
 _WORDS: Final = {dtypes.float32: "f32", dtypes.int32: "i32", dtypes.uint32: "u32"}
 # Threads of a block; devices of OpenCL say themselves what they have.
-_MOST_THREADS: Final = {"cuda": MOST_ITEMS, "metal": MOST_ITEMS, "wgsl": MOST_THREADS}
+_MOST_THREADS: Final = {
+    **dict.fromkeys(("cuda", "hip", "metal"), MOST_ITEMS),
+    "wgsl": MOST_THREADS,
+}
 _MOST_GROUPS: Final = 65535  # in one dimension, on every WebGPU device
 # Of a grid: positions in it are a uint ("Metal Shading Language Specification", 5.2.3.6).
 _MOST_METAL_THREADS: Final = (1 << 32) - 1
@@ -163,14 +169,33 @@ def _grid_data(kernel: UserKernel) -> LaunchData:
 
 def _cuda(kernel: UserKernel, source: Source, target: Target) -> tuple[str, LaunchData]:
     del target
+    bounds = f"__launch_bounds__({kernel.block})"
+    return _of_blocks(kernel, source, (CUDA_HEAD, bounds, "blockIdx.x", "threadIdx.x"))
+
+
+def _hip(kernel: UserKernel, source: Source, target: Target) -> tuple[str, LaunchData]:
+    del target
+    return _of_blocks(kernel, source, (HIP_HEAD, hip_bounds(kernel.block), *HIP_IDS))
+
+
+def _of_blocks(
+    kernel: UserKernel, source: Source, words: tuple[str, str, str, str]
+) -> tuple[str, LaunchData]:
+    """A kernel of CUDA C or HIP C++.
+
+    `words` are what the source begins with, what tells how large a block is, and which block and
+    thread of it this is.
+    """
+    head, bounds, block, thread = words
+    _check_grid(kernel, _HIGHEST, source.language.upper())
     parameters = ", ".join(_pointers(kernel, promise="__restrict__ "))
     lines = [
-        CUDA_HEAD,
+        head,
         *_typedefs(kernel, OPENCL, has_half=False),
         *_sizes(kernel, "static __device__ "),
         *_own(source.header, kernel, "header"),
-        f'extern "C" __global__ void __launch_bounds__({kernel.block}) {PROGRAM}({parameters}) {{',
-        "const int block_id = blockIdx.x, thread_id = threadIdx.x;",
+        f'extern "C" __global__ void {bounds} {PROGRAM}({parameters}) {{',
+        f"const int block_id = {block}, thread_id = {thread};",
         f"const long global_id = (long)block_id * {kernel.block} + thread_id;",
         *_own(source.body, kernel, ""),
         "}",
@@ -262,6 +287,7 @@ _Writer = Callable[[UserKernel, Source, Target], tuple[str, LaunchData]]
 _WRITERS: Final[dict[str, _Writer]] = {
     "c": _c,
     "cuda": _cuda,
+    "hip": _hip,
     "metal": _metal,
     "opencl": _opencl,
     "wgsl": _wgsl,

@@ -13,16 +13,16 @@ Each language has a row:
 | `C` | undefined | undefined | undefined | no operator |
 | `OPENCL` | taken modulo bits | unspecified, may trap | open | number or NaN |
 | `CUDA` | undefined | undefined | float32 to 32 bits: ours | float32: `max.NaN`, ours |
-| `METAL` | undefined | undefined | undefined | no operator |
+| `METAL`, `HIP` | undefined | undefined | undefined | no operator |
 | `NIR` | taken modulo bits | undefined | undefined | number |
 | `WGSL` | taken modulo bits | some compilers trap | open for NaN | open |
 
 From the LLVM Language Reference Manual ("shl", "sdiv", "fptosi", "llvm.maximum"), C11 6.5.7, 6.5.5
-and 6.3.1.4, OpenCL C 1.2 6.3.a, 6.3.j and 6.2.3.3, PTX ISA ("cvt", "max"), Mesa's
-`nir_opcodes.py`, and WGSL 8.7 and 15.7; the Metal Shading Language Specification takes these
-operators from C++14. Sums and products of signed integers wrap in LLVM, NIR, WGSL and in C by an
-option; where they do not a printer spells them with unsigned ones. OpenCL's count is kept inside
-although it may be outside: a mask for it is an instruction of its own.
+and 6.3.1.4, OpenCL C 1.2 6.3.a, 6.3.j and 6.2.3.3, PTX ISA ("cvt", "max"), Mesa's `nir_opcodes.py`,
+and WGSL 8.7 and 15.7; the Metal Shading Language Specification takes these operators from C++14,
+and HIP is C++. Sums and products of signed integers wrap in LLVM, NIR, WGSL and in C by an option;
+where they do not a printer spells them with unsigned ones. OpenCL's count is kept inside although
+it may be outside: a mask for it is an instruction of its own.
 """
 
 from __future__ import annotations
@@ -75,5 +75,6 @@ C: Final = Edges()
 OPENCL: Final = Edges()
 CUDA: Final = C._replace(exact=frozenset({"max f32", "min f32", "cast f32 i32", "cast f32 u32"}))
 METAL: Final = C
+HIP: Final = C
 NIR: Final = Edges(Edge.ANY, Edge.NEVER, Edge.ANY, Edge.NEVER)
 WGSL: Final = Edges(Edge.ANY, Edge.NEVER, Edge.NEVER, Edge.ANY)

@@ -9,7 +9,6 @@ from gpu.compiler.toolchain.amdgcn_link import link
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import emit_object, llvmlite_version, prepare_llvm
 from gpu.compiler.toolchain.llvm_emit import Machine
-from gpu.core import elf
 
 _TRIPLE: Final = "amdgcn-amd-amdhsa"
 _OPT_LEVEL: Final = 3
@@ -49,17 +48,9 @@ class AMDCompiler(Compiler):
 
         Raises Unsupported, saying what to install, where there is none.
         """
-        from gpu.compiler.toolchain.llvm_disassembler import disassemble_amdgcn
+        from gpu.compiler.toolchain.llvm_disassembler import disassemble_code_object
 
-        found = elf.parse_shared(lib)
-        names = {s.value: s.name for s in found.symbols if s.type == elf.STT_FUNC}
-        lines = []
-        for section in found.sections:
-            if section.flags & elf.SHF_EXECINSTR:
-                start = section.address
-                lines += [f"{names.get(start, section.name)}:"]
-                lines += disassemble_amdgcn(section.content, self._chip, start)
-        return "\n".join(lines) + "\n"
+        return disassemble_code_object(lib, self._chip)
 
 
 def amd_machine(chip: str) -> Machine:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Final
 
 from gpu.compiler.targets.amd import check_chip
+from gpu.core import elf
 from gpu.core.errors import Unsupported
 
 # How Debian, Fedora and macOS name it, newest first; AMD's gfx11 is known from 16 on.
@@ -22,6 +23,18 @@ _NAMES: Final = tuple(
 )
 _LINE: Final = 256
 _TRIPLE: Final = b"amdgcn-amd-amdhsa"
+
+
+def disassemble_code_object(lib: bytes, chip: str) -> str:
+    """The code of a code object. Raises as `disassemble_amdgcn`, FormatError for what is none."""
+    found = elf.parse_shared(lib)
+    names = {s.value: s.name for s in found.symbols if s.type == elf.STT_FUNC}
+    lines = []
+    for section in found.sections:
+        if section.flags & elf.SHF_EXECINSTR:
+            lines += [f"{names.get(section.address, section.name)}:"]
+            lines += disassemble_amdgcn(section.content, chip, section.address)
+    return "\n".join(lines) + "\n"
 
 
 def disassemble_amdgcn(code: bytes, chip: str, start: int = 0) -> list[str]:

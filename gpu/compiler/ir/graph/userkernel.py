@@ -13,7 +13,7 @@ from gpu.compiler.ir.graph.hostcall import in_pairs
 from gpu.compiler.ir.graph.node import Node, Shape
 from gpu.core.dtype import DType
 
-LANGUAGES: Final = ("c", "cuda", "metal", "opencl", "wgsl")
+LANGUAGES: Final = ("c", "cuda", "hip", "metal", "opencl", "wgsl")
 """What sources may be in, and `Target.language` says."""
 
 

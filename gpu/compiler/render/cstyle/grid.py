@@ -1,4 +1,4 @@
-"""What CUDA C and MSL share: the text is that of one thread, of blocks along x.
+"""What CUDA C, HIP C++ and MSL share: the text is that of one thread, of blocks along x.
 
 A launch is what `gpu/compiler/render/launch/grid.py` plans (Metal's words: threadgroups and
 threads). Buffers begin at multiples of 16 bytes and do not overlap.

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Program
-from gpu.compiler.render.launch.grid import Grid, plan_grid
-from gpu.compiler.render.launch.locals import ALIGN, Places, place_locals
+from gpu.compiler.render.launch.amd import amd_places, launch_data
+from gpu.compiler.render.launch.grid import plan_grid
+from gpu.compiler.render.launch.locals import ALIGN
 from gpu.compiler.render.llvm import amd_matrix
 from gpu.compiler.render.llvm.gpu import GridPrinter
 from gpu.compiler.render.llvm.narrow_integers import INT32
@@ -34,10 +35,6 @@ _UNUSED: Final = (
     "hostcall-ptr", "implicitarg-ptr", "lds-kernel-id", "multigrid-sync-arg", "queue-ptr",
     "workgroup-id-y", "workgroup-id-z", "workitem-id-y", "workitem-id-z",
 )  # fmt: skip
-
-
-def _places(program: Program, grid: Grid, chip: Chip) -> Places:
-    return place_locals(program, grid, most_private=chip.private, most_shared=chip.shared)
 
 
 class AMDRenderer:
@@ -62,11 +59,8 @@ class AMDRenderer:
         return _Kernel(self.target, program, self._chip).text()
 
     def launch_data(self, program: Program) -> dict[str, int]:
-        """Workgroups of the launch, work-items of each, and bytes of workspace of them all."""
-        grid = plan_grid(program, self._chip.wave)
-        each = _places(program, grid, self._chip).workspace
-        workspace = each * grid.groups * grid.block
-        return {"groups": grid.groups, "block": grid.block, "workspace": workspace}
+        """As `gpu/compiler/render/launch/amd.py:launch_data` says."""
+        return launch_data(program, self._chip)
 
 
 class _Kernel(GridPrinter):
@@ -74,7 +68,7 @@ class _Kernel(GridPrinter):
 
     def __init__(self, target: Target, program: Program, chip: Chip):
         grid = plan_grid(program, chip.wave)
-        super().__init__(target, program, grid, _places(program, grid, chip), _IDS)
+        super().__init__(target, program, grid, amd_places(program, grid, chip), _IDS)
 
     def text(self) -> str:
         """The whole module."""
