@@ -14,9 +14,9 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.ir.linear.ranges import int_factors
 from gpu.compiler.render.cstyle.counters import ThreadId
+from gpu.compiler.render.cstyle.cuda_grid import CudaGridPrinter
 from gpu.compiler.render.cstyle.cuda_matrix import MatrixPrinter, Place
 from gpu.compiler.render.cstyle.cuda_text import INTRINSICS, TYPES, VECTORS, CudaOps, CudaWide
-from gpu.compiler.render.cstyle.grid import GridPrinter
 from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
 from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Type, Value
 from gpu.compiler.render.launch.locals import ALIGN
@@ -62,7 +62,7 @@ class CUDARenderer:
         return launch_data(program, self.target)
 
 
-class _Kernel(GridPrinter):
+class _Kernel(CudaGridPrinter):
     """One program on its way to text."""
 
     def __init__(self, target: Target, program: Program):
@@ -95,39 +95,15 @@ class _Kernel(GridPrinter):
         if inst.op not in ("fragment", "mma") and not _is_part(inst):
             super()._refuse(inst)
 
-    def _parameters(self) -> list[str]:
-        pointers = [
-            f"{'' if param.written else 'const '}{OPENCL.type_of(param.dtype)} *__restrict__ p{i}"
-            for i, param in enumerate(self.program.params)
-        ]
-        if self.places.workspace:
-            pointers.append("uchar *__restrict__ workspace")
-        return [*pointers, *(f"long value{i}" for i in range(len(self.program.vals)))]
-
-    def _own_workspace(self) -> list[str]:
-        return [f"  uchar *own = workspace + {self._thread_offset()};"] * bool(
-            self.places.workspace
-        )
-
     def _asked_for(self) -> list[str]:
         """A line that declares shared memory which a launch gives the size of."""
         array = f"extern __shared__ __attribute__((aligned({ALIGN}))) uchar block_memory[];"
         return [f"  {array}"] if self.shared.size else []
 
-    def _local(self, inst: Inst) -> Value:
-        element, name = OPENCL.type_of(inst.dtype), self.emitter.name("local")
-        is_shared = inst in self.places.shared
-        if inst in self.places.offsets:
-            place = f"({element} *)(own + {self.places.offsets[inst]})"
-            self.emitter.entry.append(f"  {element} *{name} = {place};")
-        elif inst in self.shared.offsets:
-            place = f"({element} *)(block_memory + {self.shared.offsets[inst]})"
-            self.emitter.entry.append(f"  {element} *{name} = {place};")
-        else:
-            shared = "__shared__ " if is_shared else ""
-            array = f"{element} {name}[{inst.attr[0]}] __attribute__((aligned({ALIGN})))"
-            self.emitter.entry.append(f"  {shared}{array};")
-        return Value(element, name)
+    def _place(self, inst: Inst) -> str | None:
+        if inst in self.shared.offsets:
+            return f"block_memory + {self.shared.offsets[inst]}"
+        return super()._place(inst)
 
     def _alu(self, inst: Inst) -> Value:
         if clamp := _clamp(inst):

@@ -15,12 +15,12 @@ from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.render.cstyle.counters import ThreadId
+from gpu.compiler.render.cstyle.cuda_grid import CudaGridPrinter
 from gpu.compiler.render.cstyle.cuda_text import TYPES, VECTORS, CudaWide
-from gpu.compiler.render.cstyle.grid import GridOps, GridPrinter
-from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Value
+from gpu.compiler.render.cstyle.grid import GridOps
+from gpu.compiler.render.cstyle.text import Emitter, Value
 from gpu.compiler.render.launch.amd import amd_places, launch_data
 from gpu.compiler.render.launch.grid import plan_grid
-from gpu.compiler.render.launch.locals import ALIGN
 from gpu.compiler.targets import Target, edges
 from gpu.compiler.targets.amd import Chip, amd_target, check_chip
 
@@ -147,7 +147,7 @@ class HIPOps(GridOps):
         return self.emitter.value(x.type.of("f32"), f"from_half({x})")
 
 
-class _Kernel(GridPrinter):
+class _Kernel(CudaGridPrinter):
     """One program on its way to text."""
 
     def __init__(self, target: Target, program: Program, chip: Chip):
@@ -163,30 +163,6 @@ class _Kernel(GridPrinter):
         return "\n".join(
             [HEAD, f"{kernel}({', '.join(self._parameters())}) {{", *ids, *body, "}", ""]
         )
-
-    def _parameters(self) -> list[str]:
-        pointers = [
-            f"{'' if param.written else 'const '}{OPENCL.type_of(param.dtype)} *__restrict__ p{i}"
-            for i, param in enumerate(self.program.params)
-        ]
-        if self.places.workspace:
-            pointers.append("uchar *__restrict__ workspace")
-        return [*pointers, *(f"long value{i}" for i in range(len(self.program.vals)))]
-
-    def _own_workspace(self) -> list[str]:
-        own = f"  uchar *own = workspace + {self._thread_offset()};"
-        return [own] if self.places.workspace else []
-
-    def _local(self, inst: Inst) -> Value:
-        element, name = OPENCL.type_of(inst.dtype), self.emitter.name("local")
-        if inst in self.places.offsets:
-            place = f"({element} *)(own + {self.places.offsets[inst]})"
-            self.emitter.entry.append(f"  {element} *{name} = {place};")
-        else:
-            shared = "__shared__ " if inst in self.places.shared else ""
-            array = f"{element} {name}[{inst.attr[0]}] __attribute__((aligned({ALIGN})))"
-            self.emitter.entry.append(f"  {shared}{array};")
-        return Value(element, name)
 
     def _shuffle_xor(self, inst: Inst) -> Value:
         """DPP within rows of RDNA's waves, which LLVM makes a part of what uses the value."""
