@@ -137,6 +137,27 @@ def _call(function: Any, weight: Any, arguments: Any, given: dict[str, Any]) -> 
     return function(numbers, weight, *offsets, **given)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_largest_of_bags_that_have_nothing_larger_than_minus_infinity(
+    device: str, is_flat: bool, padded: bool
+) -> None:
+    rng = rng_for(is_flat, padded)
+    table = rng.standard_normal((7, 4)).astype(np.float32)
+    table[rng.random((7, 4)) < 0.6] = -np.inf
+    numbers = rng.integers(0, 7, (6, 3))
+    numbers[2] = 5  # a bag with nothing in it, where that row does not count
+    given: dict[str, Any] = {"mode": "max", "padding_idx": 5 if padded else None}
+    ours = [Tensor(numbers, device=device), Tensor(table, device=device)]
+    theirs = [torch.tensor(numbers), torch.tensor(table)]
+    if is_flat:
+        starts = [0, 3, 3, 9]
+        ours = [ours[0].reshape(18), ours[1], Tensor(starts, device=device)]
+        theirs = [theirs[0].reshape(18), theirs[1], torch.tensor(starts)]
+    wanted = Theirs.embedding_bag(*theirs, **given)
+    np.testing.assert_array_equal(F.embedding_bag(*ours, **given).numpy(), wanted.numpy())
+
+
 def test_weighted_bags_and_the_layer() -> None:
     rng = rng_for("weighted")
     numbers, factors = rng.integers(0, 5, (3, 4)), rng.normal(size=(3, 4))

@@ -82,8 +82,10 @@ def _of_one_size(rows: Tensor, counted: Tensor | None, mode: str) -> Tensor:
     if counted is not None:
         rows = counted.unsqueeze(-1).where(rows, blank)
     if mode == "max":
-        largest = rows.amax(1) if rows.shape[1] else rows.sum(1)
-        return largest.eq(-math.inf).where(0, largest)
+        if not rows.shape[1]:
+            return rows.sum(1)
+        largest = rows.amax(1)
+        return largest if counted is None else counted.any(1).unsqueeze(1).where(largest, 0)
     total = rows.sum(1)
     if mode == "sum":
         return total
@@ -97,16 +99,15 @@ def _gathered(rows: Tensor, bag: Tensor, bags: int, mode: str) -> Tensor:
     shape = (bags, rows.shape[1])
     places = bag.unsqueeze(1).expand(rows.shape)
     blank = Tensor.zeros(*shape, dtype=rows.dtype, device=rows.device)
-    if mode == "max":
-        least = Tensor.full(shape, -math.inf, dtype=rows.dtype, device=rows.device)
-        largest = least._scattered(0, places, rows, "max")
-        return largest.eq(-math.inf).where(0, largest)
-    total = blank._scattered(0, places, rows, "add")
     if mode == "sum":
-        return total
+        return blank._scattered(0, places, rows, "add")
     ones = Tensor.ones(bag.shape[0], dtype=rows.dtype, device=rows.device)
     none = Tensor.zeros(bags, dtype=rows.dtype, device=rows.device)
-    return total.div(none._scattered(0, bag, ones, "add").maximum(1).unsqueeze(1))
+    sizes = none._scattered(0, bag, ones, "add").unsqueeze(1)
+    if mode == "max":
+        least = Tensor.full(shape, -math.inf, dtype=rows.dtype, device=rows.device)
+        return sizes.gt(0).where(least._scattered(0, places, rows, "max"), 0)
+    return blank._scattered(0, places, rows, "add").div(sizes.maximum(1))
 
 
 def _bags(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor | None, int]:
