@@ -353,7 +353,7 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     if isinstance(data, (np.ndarray, np.generic)):
         if type(data) is not np.ndarray and np.ma.is_masked(data):
             raise InvalidValue(
-                f"{np.ma.count_masked(data)} of {data.size} elements of an array are masked, which "
+                f"{np.count_nonzero(np.ma.getmask(data))} of {data.size} elements of an array are masked, which "
                 "those of a tensor cannot be: give it .filled(value), or .data for what is there"
             )
         array = np.asarray(data)
