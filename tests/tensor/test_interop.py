@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from gpu import Tensor
+from gpu import Tensor, array_api
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import (
     DTypeError,
@@ -63,6 +63,21 @@ def test_lent_memory_outlives_the_tensor_and_is_never_written() -> None:
     gc.collect()
     others = [Tensor.full((2, 3), float(i)).realize() + 1 for i in range(4)]
     assert [other.sum().item() for other in others] and lent.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_masks_of_numpy_are_not_lost() -> None:
+    array = np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 3)
+    for take in (
+        Tensor,
+        array_api.asarray,
+        Tensor.ones(2, 3).add,
+        Tensor.ones(2, 3).assign,
+        lambda masked: Tensor(masked[1, 2]),
+    ):
+        with pytest.raises(InvalidValue, match=r"of \d elements .* masked.*\.filled\(value\)"):
+            take(array)
+    assert Tensor(array.filled(7)).tolist() == [[0, 1, 2], [3, 7, 7]]
+    assert Tensor(array[0]).tolist() == [0, 1, 2], "nothing of it is masked"
 
 
 def test_numpy_operators_give_tensors_and_functions_arrays() -> None:
