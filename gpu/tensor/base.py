@@ -352,9 +352,10 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
 def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     if isinstance(data, (np.ndarray, np.generic)):
         if type(data) is not np.ndarray and np.ma.is_masked(data):
+            masked = np.count_nonzero(np.ma.getmask(data))
             raise InvalidValue(
-                f"{np.count_nonzero(np.ma.getmask(data))} of {data.size} elements of an array are masked, which "
-                "those of a tensor cannot be: give it .filled(value), or .data for what is there"
+                f"{masked} of {data.size} elements of an array are masked, which those of a tensor "
+                "cannot be: give it .filled(value), or .data for what is there"
             )
         array = np.asarray(data)
         # Numpy's own float64, where a narrower float is asked for, is rounded before it is copied:
