@@ -27,6 +27,17 @@ def _lacks_fma() -> str | None:
     return None if "fma" in host_target().native.ops else "this CPU has no such instruction"
 
 
+def _refusal(find: Callable[..., object], *arguments: str) -> str | None:
+    """Why what looks for something finds none."""
+    from gpu.core.errors import Unsupported
+
+    try:
+        find(*arguments)
+    except Unsupported as error:
+        return error.message
+    return None
+
+
 def _lacks_f16c() -> str | None:
     from gpu import dtypes
     from gpu.compiler.targets.cpu import host_target
@@ -37,13 +48,8 @@ def _lacks_f16c() -> str | None:
 
 def _lacks_clang() -> str | None:
     from gpu.compiler.toolchain.clang import find_clang
-    from gpu.core.errors import Unsupported
 
-    try:
-        find_clang()
-    except Unsupported as error:
-        return error.message
-    return None
+    return _refusal(find_clang)
 
 
 def _lacks_simulated_mac() -> str | None:
@@ -88,46 +94,26 @@ def _lacks_oclgrind() -> str | None:
 
 def _lacks_nvidia(library: str) -> str | None:
     from gpu.compiler.toolchain.nvlibs import find_library
-    from gpu.core.errors import Unsupported
 
-    try:
-        find_library(library)
-    except Unsupported as error:
-        return error.message
-    return None
+    return _refusal(find_library, library)
 
 
 def _lacks_mesa() -> str | None:
     from gpu.compiler.toolchain.mesalib import find_mesa
-    from gpu.core.errors import Unsupported
 
-    try:
-        find_mesa()
-    except Unsupported as error:
-        return error.message
-    return None
+    return _refusal(find_mesa)
 
 
 def _lacks_comgr() -> str | None:
     from gpu.compiler.toolchain.comgr import find_comgr
-    from gpu.core.errors import Unsupported
 
-    try:
-        find_comgr()
-    except Unsupported as error:
-        return error.message
-    return None
+    return _refusal(find_comgr)
 
 
 def _lacks_libllvm() -> str | None:
     from gpu.compiler.toolchain.llvm_disassembler import find_disassembler
-    from gpu.core.errors import Unsupported
 
-    try:
-        find_disassembler()
-    except Unsupported as error:
-        return error.message
-    return None
+    return _refusal(find_disassembler)
 
 
 def _lacks_setuptools() -> str | None:

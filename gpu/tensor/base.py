@@ -349,14 +349,20 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
     return node if dtype is None else G.cast(node, dtype)
 
 
+def _refuse_masked(array: npt.NDArray[Any]) -> None:
+    """Raises InvalidValue where elements of an array of a class of its own are masked."""
+    if np.ma.is_masked(array):
+        masked = np.count_nonzero(np.ma.getmask(array))
+        raise InvalidValue(
+            f"{masked} of {array.size} elements of an array are masked, which those of a tensor "
+            "cannot be: give it .filled(value), or .data for what is there"
+        )
+
+
 def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     if isinstance(data, (np.ndarray, np.generic)):
-        if type(data) is not np.ndarray and np.ma.is_masked(data):
-            masked = np.count_nonzero(np.ma.getmask(data))
-            raise InvalidValue(
-                f"{masked} of {data.size} elements of an array are masked, which those of a tensor "
-                "cannot be: give it .filled(value), or .data for what is there"
-            )
+        if isinstance(data, np.ndarray) and type(data) is not np.ndarray:
+            _refuse_masked(data)
         array = np.asarray(data)
         # Numpy's own float64, where a narrower float is asked for, is rounded before it is copied:
         # there are devices that have no float64 to do it in.

@@ -222,14 +222,6 @@ class Capture:
         given = [g if isinstance(g, int) else id(g) for _, g in self.given_grads]
         return key, kinds, places, given
 
-    def reads(self, handle: Handle, arguments: list[Tensor]) -> bool:
-        """Whether the graph starts from the value of a tensor, among others."""
-        return any(
-            source.handle is handle
-            or (source.kind == "argument" and arguments[source.position] is handle)
-            for source in self.sources
-        )
-
     def replay(
         self,
         arguments: list[Tensor],
@@ -262,11 +254,17 @@ class Capture:
 
     def _let_go_of_gradients(self, arguments: list[Tensor]) -> None:
         """Gradients that the replay gives anew, and does not read, need no memory beside these."""
-        for wanted in self.wanted:
-            if wanted.target.kind == "grad":
-                handle = wanted.target.tensor(arguments)
-                if handle.grad is not None and not self.reads(handle.grad, arguments):
-                    handle.grad = None
+        targets = [wanted.target for wanted in self.wanted if wanted.target.kind == "grad"]
+        if not targets:
+            return
+        read = {
+            arguments[source.position] if source.kind == "argument" else source.handle
+            for source in self.sources
+        }
+        for target in targets:
+            handle = target.tensor(arguments)
+            if handle.grad is not None and handle.grad not in read:
+                handle.grad = None
 
     def replay_over(
         self, memory: Sequence[Buffer], symbols: dict[str, Symbol]

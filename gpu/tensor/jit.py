@@ -327,7 +327,7 @@ class Jit(JitObject, Generic[P, R]):
             elif target.kind == "move":
                 target.tensor(arguments)._replace(node)
             else:
-                self._give_gradient(target.tensor(arguments), node, capture, arguments)
+                _give_gradient(target.tensor(arguments), node)
         for tensor, origins in zip(results, ends, strict=False):
             if origins and tensor._value not in origins:  # which is given back as it is
                 LEAF_NODES.note_replayed(tensor._value, self._name)
@@ -339,16 +339,6 @@ class Jit(JitObject, Generic[P, R]):
         remaining = iter(results)
         rebuilt: R = map_tensors(capture.result, lambda _: next(remaining))
         return rebuilt
-
-    def _give_gradient(
-        self, handle: Handle, node: Node, capture: Capture, arguments: list[Tensor]
-    ) -> None:
-        """A gradient that was added to stays the tensor it is; else it is a new one."""
-        grad: Handle | None = handle.grad
-        if grad is not None and capture.reads(grad, arguments):
-            grad._replace(node)
-        else:
-            handle.grad = Tensor._wrap(node)
 
     def _verified(
         self,
@@ -409,3 +399,12 @@ def _changed_number(first: Capture, second: Capture) -> tuple[str, str] | None:
     pairs = zip(before, now, strict=True)
     changed = ((a, b) for a, b in pairs if a != b and not isinstance(a, tuple))
     return next(((str(a), str(b)) for a, b in changed), None)
+
+
+def _give_gradient(handle: Handle, node: Node) -> None:
+    """A gradient that was added to stays the tensor it is; others the replay has let go of."""
+    grad: Handle | None = handle.grad
+    if grad is not None:
+        grad._replace(node)
+    else:
+        handle.grad = Tensor._wrap(node)

@@ -20,6 +20,7 @@ from gpu.drivers.am.kfd.ioctls import Kfd
 from gpu.drivers.am.kfd.topology import choose, read_gpus
 from gpu.drivers.nv.nvk.kernel import open_node
 from gpu.runtime.default import Found
+from gpu.runtime.device import Device
 from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.files import Files
@@ -246,6 +247,9 @@ def test_the_text_has_each_fix_below_what_is_missing() -> None:
 
 @pytest.mark.parametrize("sim", ["", SIMULATED["AMD"]])
 def test_the_command(sim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if sim:
+        with Context(SIM=sim):
+            Device["AMD"].synchronize()  # which all tests share, and not on a machine of this one
     with own_cards(), Context(SIM=sim):
         assert main(["doctor", "--json"]) == 0
         report = json.loads(capsys.readouterr().out)

@@ -10,10 +10,8 @@ from gpu.backends.amd.program import load_program
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
 from gpu.backends.hcq.timer import QueueTimer
-from gpu.compiler.render.cstyle.hip import HIPRenderer
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
-from gpu.compiler.toolchain.comgr import ComgrCompiler
 from gpu.core.config import config
 from gpu.core.crashfiles import crash_folder
 from gpu.core.devspec import DeviceSpec, parse_device_name
@@ -120,6 +118,10 @@ def toolchain(spec: DeviceSpec) -> Toolchain:
 
 def _toolchain(chip: str, renderer: str | None) -> Toolchain:
     if renderer == "HIP":
+        # Imported on use: few do.
+        from gpu.compiler.render.cstyle.hip import HIPRenderer
+        from gpu.compiler.toolchain.comgr import ComgrCompiler
+
         return Toolchain(HIPRenderer(chip), ComgrCompiler(chip))
     return Toolchain(AMDRenderer(chip), AMDCompiler(chip))
 

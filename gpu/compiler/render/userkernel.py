@@ -29,7 +29,7 @@ from gpu.compiler.render.cstyle.hip import bounds as hip_bounds
 from gpu.compiler.render.cstyle.metal import HEAD as METAL_HEAD
 from gpu.compiler.render.cstyle.metal import symbol as metal_symbol
 from gpu.compiler.render.cstyle.text import OPENCL, Language
-from gpu.compiler.render.launch.grid import MOST_ITEMS
+from gpu.compiler.render.launch.grid import LAUNCH_ITEMS, MOST_ITEMS
 from gpu.compiler.render.wgsl.renderer import MOST_THREADS
 from gpu.compiler.targets import Target
 from gpu.core.dtype import DType, dtypes
@@ -169,12 +169,14 @@ def _grid_data(kernel: UserKernel) -> LaunchData:
 
 def _cuda(kernel: UserKernel, source: Source, target: Target) -> tuple[str, LaunchData]:
     del target
+    _check_grid(kernel, _HIGHEST, "CUDA")
     bounds = f"__launch_bounds__({kernel.block})"
     return _of_blocks(kernel, source, (CUDA_HEAD, bounds, "blockIdx.x", "threadIdx.x"))
 
 
 def _hip(kernel: UserKernel, source: Source, target: Target) -> tuple[str, LaunchData]:
     del target
+    _check_grid(kernel, LAUNCH_ITEMS // kernel.block, "HIP")
     return _of_blocks(kernel, source, (HIP_HEAD, hip_bounds(kernel.block), *HIP_IDS))
 
 
@@ -187,7 +189,6 @@ def _of_blocks(
     thread of it this is.
     """
     head, bounds, block, thread = words
-    _check_grid(kernel, _HIGHEST, source.language.upper())
     parameters = ", ".join(_pointers(kernel, promise="__restrict__ "))
     lines = [
         head,

@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+import re
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint64
 from functools import cache
 from typing import Any, Final
 
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.helper import Helper, Kernel
-from gpu.compiler.toolchain.served import serve
 from gpu.compiler.toolchain.sharedlib import release
 from gpu.core.config import config
 from gpu.core.errors import CompileError, Unsupported
@@ -36,6 +36,7 @@ _OPTIONS: Final = (
     "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing", "-mcumode",
     "-Xclang", "-target-feature", "-Xclang", "-promote-alloca",
 )  # fmt: skip
+_KERNEL: Final = re.compile(r'^extern "C" .*?(\w+)\([^()]*\) \{', re.MULTILINE)
 _TRIPLE: Final = "amdgcn-amd-amdhsa--"
 # amd_comgr_language_t, amd_comgr_data_kind_t and amd_comgr_action_kind_t.
 _NO_LANGUAGE, _HIP = 0, 4
@@ -93,7 +94,8 @@ class ComgrCompiler(Compiler):
         Raises CompileError with the compiler's messages and the lines of source, or where it ends
         its process, Unsupported where the library cannot be loaded or does not know the chip.
         """
-        name = source.rpartition(" void ")[2].partition("(")[0]
+        found = _KERNEL.search(source)
+        name = found[1] if found else "a source without kernels"
         kernel = Kernel("AMD's comgr", name, self._chip, source, ".hip")
         return _helper().compile("\0".join((self._path, self._chip, source)).encode(), kernel)
 
@@ -116,19 +118,19 @@ def find_comgr() -> str:
         return config.COMGR_LIBRARY
     for place in _PLACES:
         if found := glob.glob(f"{place}/{_NAME}"):
-            return max(found, key=os.path.realpath)
+            return max(found, key=_version)
     raise Unsupported(f"AMD's compilers are missing, {_NAME} in {', '.join(_PLACES)}: {_INSTALL}")
+
+
+def _version(path: str) -> list[int]:
+    """The numbers in the name of a file, with those of the folder that it is in."""
+    return [int(number) for number in re.findall(r"\d+", os.path.realpath(path))]
 
 
 @cache
 def _helper() -> Helper:
     """The process that comgr runs in."""
-    return Helper(__name__, serve_kernels.__name__)
-
-
-def serve_kernels() -> None:
-    """What that process does: compiles what it is sent."""
-    serve(_answer)
+    return Helper(_answer)
 
 
 def _answer(request: bytes) -> bytes:
@@ -150,6 +152,7 @@ class _Comgr:
             if function is None:
                 raise Unsupported(f"{path} has no {name}; comgr 2 and 3 have: {_INSTALL}")
             function.argtypes = arguments
+        self._chips = self._known_chips()
 
     @staticmethod
     @cache
@@ -158,8 +161,16 @@ class _Comgr:
         return _Comgr(path)
 
     def compile(self, source: str, chip: str) -> bytes:
-        """A code object. Raises CompileError with the log of the action that failed."""
-        self._check(chip)
+        """A code object.
+
+        Raises CompileError with the log of the action that failed, Unsupported for a chip that this
+        release does not know.
+        """
+        if chip not in self._chips:
+            raise Unsupported(
+                f"{self._path} does not compile for {chip}, but for {', '.join(self._chips)}; use"
+                " DEV=AMD, or set COMGR_LIBRARY to a newer release"
+            )
         given = self._made("amd_comgr_create_data_set")
         sets = [given]
         try:
@@ -200,19 +211,14 @@ class _Comgr:
         finally:
             self._call("amd_comgr_destroy_action_info", info)
 
-    def _check(self, chip: str) -> None:
-        """Raises Unsupported for a chip that this release does not know."""
+    def _known_chips(self) -> list[str]:
+        """The chips that this release compiles for."""
         count = c_size_t()
         self._call("amd_comgr_get_isa_count", byref(count))
         names = [c_char_p() for _ in range(count.value)]
         for number, name in enumerate(names):
             self._call("amd_comgr_get_isa_name", number, byref(name))
-        known = [(name.value or b"").decode().rpartition("--")[2] for name in names]
-        if chip not in known:
-            raise Unsupported(
-                f"{self._path} does not compile for {chip}, but for {', '.join(known)}; use"
-                " DEV=AMD, or set COMGR_LIBRARY to a newer release"
-            )
+        return [(name.value or b"").decode().rpartition("--")[2] for name in names]
 
     def _content(self, data_set: _Handle, kind: int) -> bytes | None:
         """The first object of a kind in a set, or None."""

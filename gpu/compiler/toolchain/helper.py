@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
-from gpu.compiler.toolchain.served import ERRORS, HELLO, MADE, receive, send
+from gpu.compiler.toolchain.served import ERRORS, HELLO, MADE, receive, send, serve
 from gpu.core.errors import CompileError, Unsupported
 from gpu.core.files import atomic_write, cache_dir
 
@@ -68,15 +69,18 @@ class HelperDied(Exception):
 
 
 class Helper:
-    """A child process that runs a function of this package, for any thread to ask.
+    """A child process that answers by a function of this package, for any thread to ask.
 
     A process forked from this one starts a child of its own.
     """
 
-    def __init__(self, module: str, function: str, *arguments: str):
-        """The function is given `arguments` and calls `serve`."""
-        call = f"{function}({', '.join(map(repr, arguments))})"
-        self._code = f"{_START}from {module} import {function}; {call}"
+    def __init__(self, answer: Callable[[bytes], bytes], before: str = ""):
+        """`answer`, a function of a module, is for `serve`; code `before` runs first."""
+        module, name = answer.__module__, answer.__name__
+        self._code = (
+            f"{_START}{before}\nfrom {module} import {name}; "
+            f"from {serve.__module__} import {serve.__name__}; {serve.__name__}({name})"
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._greeted = False
         self._lock = threading.Lock()

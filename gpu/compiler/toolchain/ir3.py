@@ -31,7 +31,6 @@ from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.helper import Helper, Kernel
 from gpu.compiler.toolchain.mesalib import MesaLibrary, find_mesa, offset
 from gpu.compiler.toolchain.nirbuild import NirBuilder, declare
-from gpu.compiler.toolchain.served import serve
 from gpu.core.errors import CompileError, Unsupported
 from gpu.core.ir3binary import NO_REGISTER, VECTOR, Ir3Binary
 
@@ -105,12 +104,7 @@ class Ir3Compiler(Compiler):
 @cache
 def _helper() -> Helper:
     """The process that Mesa runs in."""
-    return Helper(__name__, serve_kernels.__name__)
-
-
-def serve_kernels() -> None:
-    """What that process does: compiles or disassembles what it is sent."""
-    serve(_answer)
+    return Helper(_answer)
 
 
 def _answer(request: bytes) -> bytes:

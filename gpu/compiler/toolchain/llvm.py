@@ -19,7 +19,6 @@ from gpu.compiler.toolchain.llvm_emit import (
     Machine,
     answer,
     pack_request,
-    serve_llvm,
 )
 from gpu.core.config import config
 from gpu.core.distributions import installed_version
@@ -125,4 +124,5 @@ def _helper() -> Helper:
     spec = find_spec("llvmlite")
     assert spec is not None and spec.origin is not None, "who compiles has asked for its version"
     packages = os.path.dirname(os.path.dirname(spec.origin))
-    return Helper(serve_llvm.__module__, serve_llvm.__name__, packages)
+    # It is imported before the first request comes.
+    return Helper(answer, f"sys.path.append({packages!r}); import llvmlite.binding")

@@ -7,11 +7,9 @@ optimiser doubles the time for no faster code.
 from __future__ import annotations
 
 import re
-import sys
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from gpu.compiler.toolchain.served import serve
 from gpu.core.errors import CompileError, Unsupported
 
 OBJECT: Final = "object"
@@ -105,11 +103,3 @@ def _target_machine(machine: Machine) -> Any:
         reloc=machine.reloc,
         codemodel=machine.codemodel,
     )
-
-
-def serve_llvm(packages: str) -> None:
-    """What the process does: compiles what it is sent. llvmlite is in the folder `packages`."""
-    sys.path.append(packages)
-    import llvmlite.binding  # noqa: F401  # before the first request comes
-
-    serve(answer)

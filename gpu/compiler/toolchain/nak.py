@@ -22,7 +22,6 @@ from gpu.compiler.toolchain.helper import Helper, Kernel
 from gpu.compiler.toolchain.mesalib import MesaLibrary, find_mesa, offset
 from gpu.compiler.toolchain.nakbinary import NakBinary
 from gpu.compiler.toolchain.nirbuild import NirBuilder, declare
-from gpu.compiler.toolchain.served import serve
 from gpu.core.errors import CompileError, Unsupported
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
@@ -88,12 +87,7 @@ class NakCompiler(Compiler):
 @cache
 def _helper() -> Helper:
     """The process that Mesa runs in."""
-    return Helper(__name__, serve_kernels.__name__)
-
-
-def serve_kernels() -> None:
-    """What that process does: compiles what it is sent."""
-    serve(_answer)
+    return Helper(_answer)
 
 
 def _answer(request: bytes) -> bytes:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import gpu
@@ -82,8 +81,8 @@ def compiler(need: Callable[[str], None]) -> ComgrCompiler:
 
 
 @pytest.mark.usefixtures("compiler")
-def test_computes_what_numpy_does() -> None:
-    seed = np.random.default_rng().integers(1 << 30)
+@pytest.mark.parametrize("seed", [1])
+def test_computes_what_numpy_does(seed: int) -> None:
     program = COMPUTED.format(seed=seed)
     environment = {**os.environ, "SIM": CHIP, "DEV": "AMD:HIP"}
     done = subprocess.run(
@@ -93,7 +92,7 @@ def test_computes_what_numpy_does() -> None:
         text=True,
         check=False,
     )
-    assert done.stdout == "equal\n", f"seed {seed}: {done.stderr}"
+    assert done.stdout == "equal\n", done.stderr
 
 
 @pytest.mark.usefixtures("compiler")
@@ -117,6 +116,29 @@ def test_an_error_has_the_compilers_words_and_the_line(compiler: ComgrCompiler) 
     with pytest.raises(CompileError, match=r"kernel\.hip:2:.*error: unknown type name 'nonsense'"):
         compiler.compile(GOOD + "nonsense x;\n")
     assert "k" in read_code_object(compiler.compile(GOOD)).kernels, "the next one compiles"
+
+
+def test_an_end_of_the_process_is_an_error_that_names_the_kernel(compiler: ComgrCompiler) -> None:
+    source = 'extern "C" __global__ void __attribute__((noinline)) ends(float *x, long n) {\n'
+    words = "#define __global__ __attribute__((global))\n"
+    if "so.2.4" not in os.path.realpath(comgr.find_comgr()):
+        pytest.skip("newer releases than Debian 12's have code for it")
+    body = "  x[n] = __builtin_elementwise_roundeven(x[0]);\n}\n"
+    with pytest.raises(
+        CompileError, match=r"comgr ended with SIG\w+ at ends for gfx1030:\n.*LLVM ERR"
+    ):
+        compiler.compile(words + source + body)
+    assert "k" in read_code_object(compiler.compile(GOOD)).kernels, "the next one compiles"
+
+
+def test_the_newest_release_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for release in ("6.4.1/lib/libamd_comgr.so.2", "10.0.2/lib/libamd_comgr.so.3"):
+        path = tmp_path / f"rocm-{release}"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    monkeypatch.setattr(comgr, "_PLACES", (f"{tmp_path}/rocm*/lib",))
+    with Context(COMGR_LIBRARY=""):
+        assert comgr.find_comgr() == f"{tmp_path}/rocm-10.0.2/lib/libamd_comgr.so.3"
 
 
 def test_nothing_is_included(compiler: ComgrCompiler) -> None:
