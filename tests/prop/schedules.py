@@ -78,13 +78,13 @@ def draw_schedule(
     `kinds` are the kinds of loops that the machine has.
     """
     drawn, policy = Drawn(kernel, [], [], []), list(chosen)
-    at_once = rng.random() < 0.2
-    for _ in range(length):
+    at_once, whole = rng.random() < 0.2, rng.random() < 0.4
+    for step in range(length):
         while policy and (at_once or rng.random() < 0.4):
             drawn = _with(drawn, policy.pop(0), is_random=False)
         if sum(1 for _ in walk(drawn.kernel.body)) > LARGE:
             break
-        opt = _draw(rng, drawn.kernel, kinds)
+        opt = _draw(rng, drawn.kernel, kinds, OF_NESTS if whole and step < 3 else PRIMITIVES)
         if opt is not None:
             drawn = _with(drawn, opt, is_random=True)
     return drawn
@@ -132,9 +132,11 @@ class Tally:
         return self.accepted.total() / max(self.drawn.total(), 1)
 
 
-def _draw(rng: np.random.Generator, kernel: K.Kernel, kinds: Collection[str]) -> O.Opt | None:
+def _draw(
+    rng: np.random.Generator, kernel: K.Kernel, kinds: Collection[str], of: Iterable[str]
+) -> O.Opt | None:
     """A random transformation of a kernel; None where it has nothing for the primitive drawn."""
-    names = list(PRIMITIVES)
+    names = list(of)
     weights = np.array([PRIMITIVES[name] for name in names], np.float64)
     name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
     drawer = _Drawer(rng, kernel, kinds)
@@ -153,6 +155,11 @@ PRIMITIVES: Final = {
     "shared_transpose": 0.5, "uniform_mask": 1, "block_scan": 0.5, "partial_sums": 1.5, "tile": 2,
     "residues": 0.5, "guard": 1, "partial_scan": 0.7, "dot": 0.7, "widen": 0.3,
 }  # fmt: skip
+# Those that want a nest as it was built, mostly.
+OF_NESTS: Final = (
+    *("block_scan", "dot", "matrix_tile", "pack", "partial_scan", "prefetch", "residues"),
+    *("shared_transpose", "tensorize", "tile", "widen"),
+)
 
 
 class _Nothing(Exception):
