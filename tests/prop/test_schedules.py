@@ -167,6 +167,17 @@ def test_random_schedules_lower(machine: str) -> None:
     assert tally.lowered >= tally.schedules * SHARE
 
 
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("block", range(1, 13))
+@pytest.mark.parametrize("machine", MACHINES)
+def test_two_thousand_random_schedules(machine: str, block: int) -> None:
+    tally = Tally()
+    for seed in range(2 * block * SEEDS, (2 * block + 1) * SEEDS):
+        for run_drawn in (as_kernel, as_linear):
+            run_seed(seed, machine, tally, run_drawn)
+    assert tally.share >= SHARE
+
+
 def kinds_of(target: Target) -> set[str]:
     """The kinds of loops that a machine has."""
     threads = {"thread"} if target.threads else set()
