@@ -253,7 +253,7 @@ def test_lanes_add_to_one_element_or_each_to_its_own(
 ) -> None:
     kernel = parse_kernel(SUMS.format(size=96, index=index))
     if not is_legal:
-        with pytest.raises(IllegalOpt, match="write the same elements|meet in elements"):
+        with pytest.raises(IllegalOpt, match=r"write the same elements|meet in elements"):
             apply(kernel, opts)
         return
     x, wanted, got = random(96), np.zeros(96, np.float32), np.zeros(96, np.float32)

@@ -32,7 +32,7 @@ def prefetch(body: K.Block, axis: str, buf: str, loop: str) -> K.Stmt:
     if len(copies) != 1 or not users or users[0] in copies:
         raise IllegalOpt(f"in {axis} nothing is staged that {loop} uses")
     if not _is_copy(copies[0]):
-        raise IllegalOpt(f"what {axis} stages is not a parameter's elements as they are")
+        raise IllegalOpt(f"in {axis} no parameter is copied to what {loop} uses")
     counted = users[0].loops[: users[0].loops.index(user) + 1]
     if any(around.kind != "serial" or around.var.stop is not None for around in counted):
         raise IllegalOpt(f"{loop} is not in serial loops of known extents")
