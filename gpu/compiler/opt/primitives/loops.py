@@ -126,8 +126,8 @@ def fuse(body: K.Block, outer: str, inner: str) -> K.Stmt:
     fused = loop_var(outer, iterations(around.var) * within.var.extent)
     env = at_iteration((around.var, within.var), expr(fused), list(expressions(within.body)))
     loop = K.Loop(fused, around.kind, Substitution(env).block(within.body))
-    independent = is_independent(around) and is_independent(within)
-    if loop.kind == "vector" and not independent and not _folds(loop):
+    apart = loop.kind != "vector" or (is_independent(around) and is_independent(within))
+    if not apart and not _folds(loop):
         raise IllegalOpt(f"lanes of {outer} and {inner} together meet in elements")
     return replace_loop(body, around, loop)
 
