@@ -18,11 +18,13 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.tree import allocated, loops, reads, walk, writes
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.matrix import MATRICES
+from gpu.compiler.ir.optable import DOTS
 from gpu.compiler.opt import opts as O
 from gpu.compiler.opt.analysis.loop_nest import outer_nest, perfect_nest
 from gpu.compiler.opt.analysis.product_nest import product_nest
-from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
-from gpu.compiler.opt.primitives.block_scan import scan_in
+from gpu.compiler.opt.analysis.reduction_nest import Nest, reduction_nest
+from gpu.compiler.opt.primitives.block_scan import scan_in, scan_of
+from gpu.compiler.opt.primitives.dots import NEITHER, factors_of, loops_of_words
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling
 from gpu.compiler.opt.primitives.residues import residues_of
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling
@@ -76,13 +78,13 @@ def draw_schedule(
     `kinds` are the kinds of loops that the machine has.
     """
     drawn, policy = Drawn(kernel, [], [], []), list(chosen)
-    at_once = rng.random() < 0.2
-    for _ in range(length):
+    at_once, whole = rng.random() < 0.2, rng.random() < 0.4
+    for step in range(length):
         while policy and (at_once or rng.random() < 0.4):
             drawn = _with(drawn, policy.pop(0), is_random=False)
         if sum(1 for _ in walk(drawn.kernel.body)) > LARGE:
             break
-        opt = _draw(rng, drawn.kernel, kinds)
+        opt = _draw(rng, drawn.kernel, kinds, OF_NESTS if whole and step < 3 else PRIMITIVES)
         if opt is not None:
             drawn = _with(drawn, opt, is_random=True)
     return drawn
@@ -130,9 +132,11 @@ class Tally:
         return self.accepted.total() / max(self.drawn.total(), 1)
 
 
-def _draw(rng: np.random.Generator, kernel: K.Kernel, kinds: Collection[str]) -> O.Opt | None:
+def _draw(
+    rng: np.random.Generator, kernel: K.Kernel, kinds: Collection[str], of: Iterable[str]
+) -> O.Opt | None:
     """A random transformation of a kernel; None where it has nothing for the primitive drawn."""
-    names = list(PRIMITIVES)
+    names = list(of)
     weights = np.array([PRIMITIVES[name] for name in names], np.float64)
     name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
     drawer = _Drawer(rng, kernel, kinds)
@@ -149,8 +153,13 @@ PRIMITIVES: Final = {
     "distribute_threads": 1, "distribute": 1, "inline": 1, "fuse_siblings": 1, "reuse_shared": 0.3,
     "pack": 0.5, "tensorize": 0.2, "matrix_tile": 0.5, "cache_row": 0.7, "prefetch": 0.5,
     "shared_transpose": 0.5, "uniform_mask": 1, "block_scan": 0.5, "partial_sums": 1.5, "tile": 2,
-    "residues": 0.5, "guard": 1,
+    "residues": 0.5, "guard": 1, "partial_scan": 0.7, "dot": 0.7, "widen": 0.3,
 }  # fmt: skip
+# Those that want a nest as it was built, mostly.
+OF_NESTS: Final = (
+    *("block_scan", "dot", "matrix_tile", "pack", "partial_scan", "prefetch", "residues"),
+    *("shared_transpose", "tensorize", "tile", "widen"),
+)
 
 
 class _Nothing(Exception):
@@ -400,6 +409,27 @@ class _Drawer:
             *(axis, self.pick(THREADS), int(self.pick((1, 1, 2, 4))), int(self.pick((2, 8, 32))))
         )
 
+    def partial_scan(self) -> O.PartialScan:
+        """Of a loop that is a scan."""
+        loop = self.pick(loop for loop in self.loops.values() if scan_of(loop))
+        return O.PartialScan(loop.var.name, self.factor(loop.var.extent))
+
+    def dot(self) -> O.Dot:
+        """Of a sum of products, the whole kernel or a loop of it, mostly of narrow factors."""
+        name, nest = self.nest()
+        axes = loops_of_words(nest)
+        usable = {each: flips for each in DOTS if axes and (flips := factors_of(nest, each))}
+        operation = self.pick(usable or DOTS)
+        flipped = self.pick(usable.get(operation, (NEITHER, 0, 1)))
+        return O.Dot(self.pick(axes or nest.reduction).name, operation, flipped, name)
+
+    def widen(self) -> O.Widen:
+        """Of a sum of products of narrow integers."""
+        nest = reduction_nest(self.body)
+        if nest is None or not nest.update.value.dtype.is_int:
+            raise _Nothing
+        return O.Widen()
+
     def partial_sums(self) -> O.PartialSums:
         """Of a loop that reduces, mostly."""
         loop = self.loop(self._reduces)
@@ -411,13 +441,17 @@ class _Drawer:
         found = residues_of(nest) if nest else []
         return O.Residues(self.some([residue.row.name for residue in found], 1))
 
+    def nest(self) -> tuple[str, Nest]:
+        """A reduction: the whole kernel, or what loop of that name holds."""
+        name = "" if self.chance(0.7) else self.pick(self.loops)
+        found = reduction_nest(K.Block((self.loops[name],)) if name else self.body)
+        if found is None:
+            raise _Nothing
+        return name, found
+
     def tile(self) -> O.Tile:
         """Of a reduction, the whole kernel or a loop of it."""
-        name = "" if self.chance(0.7) else self.pick(self.loops)
-        inside = K.Block((self.loops[name],)) if name else self.body
-        nest = reduction_nest(inside)
-        if nest is None:
-            raise _Nothing
+        name, nest = self.nest()
         lane = self.pick([*nest.independent, *nest.reduction])
         lanes = int(self.pick((2, 4, 8, 16)))
         counted = self.some(nest.independent, 0) if nest.independent else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ from prop import test_kinds, test_passes, test_structures
 from prop.graphs import computed, lacks_a_dtype, on
 from prop.judge import check, expect
 from prop.programs import random_graph
-from prop.schedules import Drawn, Tally, describe, draw_schedule
+from prop.schedules import PRIMITIVES, Drawn, Tally, describe, draw_schedule
 from prop.test_passes import run_plan
 from prop.test_structures import Case
 
@@ -42,17 +42,22 @@ Program = tuple[list[Node], dict[Hashable, Array]]
 
 # Random transformations of a kernel, at most; programs; and the part of all that must be legal.
 LENGTH = 10
-SEEDS = 28
+SEEDS = 20
 SHARE = 0.3
+# Dtypes of products that machines have instructions for.
+NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.bfloat16, dtypes.int8, dtypes.uint8, dtypes.int16)
 
 
 def product(case: Case) -> Node:
-    """A product of narrow matrices, as matrix instructions take them."""
-    dtype = (dtypes.float16, dtypes.bfloat16)[int(case.rng.integers(2))]
+    """A product of narrow matrices, as matrix instructions and sums of words take them."""
+    dtypes_of = [NARROW[int(n)] for n in case.rng.integers(len(NARROW), size=2)]
+    if dtypes_of[0].is_float != dtypes_of[1].is_float:
+        dtypes_of[1] = dtypes_of[0]
     m, k, n = (int(case.rng.choice([16, 32, case.size(40)])) for _ in range(3))
-    a = G.expand(G.reshape(case.array((m, k), dtype), (m, k, 1)), (m, k, n))
-    b = G.expand(G.reshape(case.array((k, n), dtype), (1, k, n)), (m, k, n))
-    a, b = G.cast(a, dtypes.float32), G.cast(b, dtypes.float32)
+    a = G.expand(G.reshape(case.array((m, k), dtypes_of[0]), (m, k, 1)), (m, k, n))
+    b = G.expand(G.reshape(case.array((k, n), dtypes_of[1]), (1, k, n)), (m, k, n))
+    sums = dtypes.float32 if dtypes_of[0].is_float else dtypes.int32
+    a, b = G.cast(a, sums), G.cast(b, sums)
     return G.reduce("add", G.alu("mul", a, b), (1,))
 
 
@@ -133,6 +138,11 @@ def run_seed(seed: int, machine: str, tally: Tally, run_drawn: RunDrawn = as_ker
         raise
 
 
+def test_all_transformations_are_drawn() -> None:
+    drawn = {name.replace("_", "") for name in PRIMITIVES} - {"together"}
+    assert drawn == {each.__name__.lower() for each in get_args(Opt)}
+
+
 def test_a_seed_draws_one_schedule() -> None:
     made = []
     for _ in range(2):
@@ -155,6 +165,17 @@ def test_random_schedules_lower(machine: str) -> None:
     for seed in range(SEEDS, 2 * SEEDS):
         run_seed(seed, machine, tally, as_linear)
     assert tally.lowered >= tally.schedules * SHARE
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("block", range(1, 18))
+@pytest.mark.parametrize("machine", MACHINES)
+def test_two_thousand_random_schedules(machine: str, block: int) -> None:
+    tally = Tally()
+    for seed in range(2 * block * SEEDS, (2 * block + 1) * SEEDS):
+        for run_drawn in (as_kernel, as_linear):
+            run_seed(seed, machine, tally, run_drawn)
+    assert tally.share >= SHARE
 
 
 def kinds_of(target: Target) -> set[str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.vectorize_access4 import MANY_LOADS
-from gpu.compiler.opt.opts import Bind, Distribute, Split
+from gpu.compiler.opt.opts import Bind, Distribute, Fuse, Opt, Split, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu import column_reduce
 from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer, wgsl_target
 from gpu.compiler.targets.cpu import host_target
+from gpu.core.errors import IllegalOpt
 from unit.lane_kernels import LANES, TRANSPOSE, random, result
 
 POSING = wgsl_target(WGSLLimits(is_cpu=True), has_f16=False)
@@ -221,3 +223,42 @@ def test_tiles_take_the_memory_that_a_gpu_has_by_webgpu() -> None:
     program = linearize(kernel, renderer.target)
     assert WGSLLimits().shared_bytes // 2 <= team_bytes(program) <= WGSLLimits().shared_bytes
     assert "var<workgroup>" in renderer.render(program)
+
+
+SUMS = """kernel sums(out: f32[{size}] global, x: f32[96] global)
+  loop i serial 6
+    loop j serial 16
+      out[{index}] add= x[16*i + j]
+"""
+LANES_I, LANES_J = Bind("i", "vector"), Bind("j", "vector")
+
+
+@pytest.mark.parametrize(
+    ("index", "opts", "is_legal"),
+    [
+        *(("j", [LANES_I], True), ("j", [LANES_J], True), ("j", [LANES_I, LANES_J], True)),
+        *(("2*j + 1", [LANES_J], True), ("16*i + j", [LANES_J], True), ("i", [LANES_J], True)),
+        *(("16*i + j", [Fuse("i", "j"), LANES_I], True), ("0", [Fuse("i", "j"), LANES_I], True)),
+        *(("j", [Fuse("i", "j"), LANES_I], False), ("i", [Fuse("i", "j"), LANES_I], False)),
+        *(("j % 8", [LANES_J], False), ("j // 4", [LANES_J], False), ("i + j", [LANES_J], True)),
+        *(("j", [LANES_I, LANES_J, Fuse("i", "j")], False),),
+        *(("i + j", [LANES_I, LANES_J, Fuse("i", "j")], False),),
+        *(("16*i + j", [LANES_I, LANES_J, Fuse("i", "j")], True),),
+        *(("0", [LANES_I, LANES_J, Fuse("i", "j")], True),),
+        *(("j % 8", [Bind("j", "unroll")], True),),
+    ],
+)
+def test_lanes_add_to_one_element_or_each_to_its_own(
+    index: str, opts: list[Opt], is_legal: bool
+) -> None:
+    kernel = parse_kernel(SUMS.format(size=96, index=index))
+    if not is_legal:
+        with pytest.raises(IllegalOpt, match=r"write the same elements|meet in elements"):
+            apply(kernel, opts)
+        return
+    x, wanted, got = random(96), np.zeros(96, np.float32), np.zeros(96, np.float32)
+    interpret_kernel(kernel, {"out": wanted, "x": x})
+    done = apply(kernel, opts)
+    if len([opt for opt in opts if isinstance(opt, Bind)]) == 1 or isinstance(opts[-1], Fuse):
+        interpret_linear(linearize(done, LANES), [got, x])
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)

@@ -18,7 +18,7 @@ from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import transposition
-from gpu.compiler.opt.opts import Prefetch, Reorder, Split, Stage, apply
+from gpu.compiler.opt.opts import CacheRow, Prefetch, Reorder, Split, Stage, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu import transpose
 from gpu.core.errors import IllegalOpt
@@ -177,6 +177,19 @@ def test_hints_need_a_tile_and_a_loop_that_uses_it(
     tiled = apply(parse_kernel(text), [Reorder(("j", "i")), *opts, Split("ji", 16)])
     with pytest.raises(IllegalOpt, match=rule):
         apply(tiled, [Prefetch(axis, buf, loop)])
+
+
+def test_hints_are_of_what_is_copied_from_a_parameter() -> None:
+    kernel = parse_kernel("""kernel k(out: f32[64] global, x: f32[64] global)
+  loop i serial 4
+    loop j serial 16
+      out[16*i + j] = x[16*i + j]
+""")
+    staged = apply(kernel, [Stage("i", "x", ("j",))])
+    verify_kernel(apply(staged, [Prefetch("i", "x", "j")]))
+    twice = apply(staged, [CacheRow("i", "x")])
+    with pytest.raises(IllegalOpt, match="no parameter is copied"):
+        apply(twice, [Prefetch("i", "x", "j")])
 
 
 @pytest.mark.parametrize("columns", [11, 40])

@@ -15,16 +15,14 @@ from gpu.compiler.opt.analysis.dependence import separates
 from gpu.core.dtype import dtypes
 from prop.test_passes import WIDE
 
-LANES = 8
 
-
-def kernel(count: int, order: list[int]) -> K.Kernel:
+def kernel(count: int, order: list[int], lanes: int = 8) -> K.Kernel:
     """Each lane loads one element and stores it times 1, 2, ... to neighbouring places."""
-    size = LANES * 3
+    size = lanes * 3
     out = K.Buf("p0", dtypes.float32, (size * count,), "global")
     x = K.Buf("p1", dtypes.float32, (size,), "global")
-    outer, lane = loop_var("i0o", 3), loop_var("i0i", LANES)
-    place = expr(outer) * LANES + lane
+    outer, lane = loop_var("i0o", 3), loop_var("i0i", lanes)
+    place = expr(outer) * lanes + lane
     value = K.load(x, (place,))
     stores = tuple(
         K.Update(
@@ -39,14 +37,15 @@ def kernel(count: int, order: list[int]) -> K.Kernel:
     return K.Kernel("k", (out, x), K.Block((K.Loop(outer, "serial", K.Block((vector,))),)))
 
 
-@pytest.mark.parametrize("count", (2, 3, 4, 5, 6, 7, 8, 12, 13, 16))
-def test_whole_vectors_are_stored(count: int) -> None:
+@pytest.mark.parametrize("lanes", (3, 5, 8))
+@pytest.mark.parametrize("count", (2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 16))
+def test_whole_vectors_are_stored(count: int, lanes: int) -> None:
     rng = np.random.default_rng(count)
-    built = kernel(count, [int(n) for n in rng.permutation(count)])
+    built = kernel(count, [int(n) for n in rng.permutation(count)], lanes)
     program = linearize(built, WIDE)
     stores = [inst for inst in program.body if inst.op == "store"]
     assert all((inst.args[1].lanes == 1) == (shuffles(count) <= MOST_SHUFFLES) for inst in stores)
-    x = rng.normal(size=LANES * 3).astype(np.float32)
+    x = rng.normal(size=lanes * 3).astype(np.float32)
     wanted, got = (np.zeros(x.size * count, np.float32) for _ in range(2))
     interpret_kernel(built, {"p0": wanted, "p1": x})
     interpret_linear(program, [got, x])

@@ -72,8 +72,8 @@ def in_turn(emitter: Emitter, vectors: Sequence[Inst]) -> list[Inst]:
     even, odd = in_turn(emitter, vectors[::2]), in_turn(emitter, vectors[1::2])
     result = []
     for pair in zip(even, odd, strict=True):
-        for half in (0, lanes // 2):
-            order = tuple(half + i // 2 + i % 2 * lanes for i in range(lanes))
+        for start in (0, lanes):
+            order = tuple(i // 2 + i % 2 * lanes for i in range(start, start + lanes))
             result.append(emitter.pure("shuffle", dtype, lanes, pair, (order,)))
     return result
 

@@ -76,7 +76,10 @@ class Reorder(NamedTuple):
 
 
 class Bind(NamedTuple):
-    """Loop `axis` gets kind `kind`."""
+    """Loop `axis` gets kind `kind`.
+
+    Lanes of a vector write elements of their own, or all combine into one by a monoid.
+    """
 
     axis: str
     kind: str

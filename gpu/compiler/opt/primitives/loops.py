@@ -8,6 +8,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, expr, iterations, loop_var
+from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.kernel.tree import (
     Substitution,
     allocated,
@@ -19,7 +20,7 @@ from gpu.compiler.ir.kernel.tree import (
     values_of,
     walk,
 )
-from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
+from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable, separates
 from gpu.compiler.opt.analysis.loop_nest import at_iteration
 from gpu.compiler.opt.primitives.predication import ROUNDED, guarded, room_for
 from gpu.core.errors import IllegalOpt
@@ -124,8 +125,11 @@ def fuse(body: K.Block, outer: str, inner: str) -> K.Stmt:
         raise IllegalOpt("the loops are not directly nested, or not alike")
     fused = loop_var(outer, iterations(around.var) * within.var.extent)
     env = at_iteration((around.var, within.var), expr(fused), list(expressions(within.body)))
-    new_body = Substitution(env).block(within.body)
-    return replace_loop(body, around, K.Loop(fused, around.kind, new_body))
+    loop = K.Loop(fused, around.kind, Substitution(env).block(within.body))
+    apart = loop.kind != "vector" or (is_independent(around) and is_independent(within))
+    if not apart and not _folds(loop):
+        raise IllegalOpt(f"lanes of {outer} and {inner} together meet in elements")
+    return replace_loop(body, around, loop)
 
 
 def reorder(body: K.Block, axes: Sequence[str]) -> K.Stmt:
@@ -164,7 +168,7 @@ def bind(body: K.Block, axis: str, kind: str) -> K.Stmt:
     if kind in ("vector", "unroll") and counts_threads(loop):
         raise IllegalOpt("what threads do together has no lanes, and is not written out")
     parallel = kind in PARALLEL
-    lanes = kind in ("vector", "unroll") and not _folds(loop)
+    lanes = kind in ("vector", "unroll") and not _folds(loop._replace(kind=kind))
     # What Split and Reorder make of an independent loop stays independent.
     if (parallel or lanes) and loop.kind not in PARALLEL and not is_independent(loop):
         raise IllegalOpt(f"iterations of {axis} write the same elements")
@@ -189,7 +193,21 @@ def _folds(loop: K.Loop) -> bool:
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
     shared = [s for s in walk(loop.body) if isinstance(s, K.Update) and s.buf not in own]
     reads = {b for s in shared for b in s.value.bufs}
-    return all(s.monoid is not None and s.buf not in reads and not _picks(s) for s in shared)
+    return all(
+        s.monoid is not None
+        and s.buf not in reads
+        and not _picks(s)
+        and (loop.kind != "vector" or not _some_meet(s, loop.var))
+        for s in shared
+    )
+
+
+def _some_meet(update: K.Update, lane: Var) -> bool:
+    """Whether lanes that are at this update together may meet in an element, but not all do."""
+    if not any(lane in index.vars for index in update.indices):
+        return False
+    indices = (*update.indices, flatten(update.indices, update.buf.shape))
+    return not any(separates([(index, update.mask)], lane, frozenset()) for index in indices)
 
 
 def _picks(update: K.Update) -> bool:

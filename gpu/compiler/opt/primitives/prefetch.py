@@ -31,6 +31,8 @@ def prefetch(body: K.Block, axis: str, buf: str, loop: str) -> K.Stmt:
     users = [leaf for leaf in inside if user in leaf.loops]
     if len(copies) != 1 or not users or users[0] in copies:
         raise IllegalOpt(f"in {axis} nothing is staged that {loop} uses")
+    if not _is_copy(copies[0]):
+        raise IllegalOpt(f"in {axis} no parameter is copied to what {loop} uses")
     counted = users[0].loops[: users[0].loops.index(user) + 1]
     if any(around.kind != "serial" or around.var.stop is not None for around in counted):
         raise IllegalOpt(f"{loop} is not in serial loops of known extents")
@@ -38,6 +40,12 @@ def prefetch(body: K.Block, axis: str, buf: str, loop: str) -> K.Stmt:
     if len(hints) > MOST:
         raise IllegalOpt(f"{len(hints)} cache lines for each iteration")
     return replace_loop(body, user, user._replace(body=K.Block((*hints, *user.body.body))))
+
+
+def _is_copy(leaf: Leaf) -> bool:
+    """Whether loops copy elements of a parameter."""
+    value = leaf.update.value
+    return bool(leaf.loops) and value.kind == "load" and value.attr[0].space == "global"
 
 
 def _hints(copy: Leaf, axis: Var, counted: Sequence[Var]) -> list[K.Prefetch]:
