@@ -7,8 +7,8 @@ of the lines of what was computed.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import Final
 
@@ -36,11 +36,12 @@ def users_place() -> tuple[CodeType, int] | None:
 
     The code with the offset of the instruction: the line is only looked up when it is needed.
     """
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = _getframe(2)
     while frame is not None:
         code = frame.f_code
-        users = _is_users.get(code.co_filename)
-        if users is None:
+        try:
+            users = _is_users[code.co_filename]
+        except KeyError:
             users = _is_users[code.co_filename] = is_users(code.co_filename)
         if users:
             return code, frame.f_lasti

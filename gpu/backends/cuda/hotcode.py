@@ -1,6 +1,7 @@
 """What a launch and a replay do in native code, as LLVM IR: calls of libcuda, no Python between.
 
-Both take a block of 64-bit words that Python owns; a launch its packed arguments, too.
+Both take a block of 64-bit words that Python owns. A launch is given one thing: the address of
+its block in 8 bytes, and behind them its packed arguments.
 
 A launch asks for the thread's context and launches if it is ours: else it gives `OTHER_CONTEXT`,
 having done nothing. Words of its block:
@@ -46,7 +47,7 @@ REFUSED: Final = 11
 
 
 class HotCode(NamedTuple):
-    """The functions; each takes a block and gives a CUresult, `launch` arguments behind it.
+    """The functions; each takes what the module's docstring says and gives a CUresult.
 
     Attributes:
         code: keeps them.
@@ -62,7 +63,7 @@ def hot_code() -> HotCode:
     """The functions of this process. Raises Unsupported where no compiler for them is there."""
     code = load_ir(_source)
 
-    launch = native_function(code.address("launch"), "int(*)(void *, char const *)")
+    launch = native_function(code.address("launch"), "int(*)(char const *)")
     return HotCode(code, launch, native_function(code.address("replay"), "int(*)(void *)"))
 
 
@@ -79,8 +80,10 @@ def _word(number: int, kind: str, name: str) -> str:
 
 
 _LAUNCH: Final = f"""
-define i32 @launch(ptr %block, ptr %arguments) nounwind {{
+define i32 @launch(ptr %given) nounwind {{
 entry:
+  %block = load ptr, ptr %given, align 1
+  %arguments = getelementptr i64, ptr %given, i64 1
 {_word(0, "ptr", "get")}{_word(1, "i64", "ours")}
   %current.at = getelementptr i64, ptr %block, i64 7
   %asked = call i32 %get(ptr %current.at)

@@ -6,11 +6,9 @@ import ctypes
 import re
 import struct
 from collections.abc import Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from gpu.backends.cpu.native import native_pointer
 from gpu.backends.cuda import codes
 from gpu.backends.cuda.codes import Result
 from gpu.backends.cuda.context import CudaContext
@@ -94,6 +92,7 @@ class CudaProgram(Program):
             )
         self.written = data["written"] | (1 << buffers if size else 0)
         self._layout = struct.Struct(f"<{words - values}Q{values}q")
+        self._pack = struct.Struct(f"<Q{words - values}Q{values}q").pack
         self._buffers, self._values = buffers, values
         self._arguments = self.arguments()
         self._module = self.function = 0
@@ -150,7 +149,8 @@ class CudaProgram(Program):
             *(library.address("cuLaunchKernelEx"), config.address, function[0]),
             *(arguments.extra, arguments.put, 0),
         )
-        self._launch = partial(hot_code().launch, native_pointer(block.address))
+        # The first word of what a launch is given; the block lives as long as this.
+        self._block_address, self._launch = block.address, hot_code().launch
         self.function = function[0]
 
     def __call__(
@@ -171,13 +171,13 @@ class CudaProgram(Program):
             streams = context.streams
             streams.ticket = ticket = streams.ticket + 1
             launched = (ticket, self, (*bufs, *vals) if vals else bufs, users_place())
-            addresses: list[int | None] = []
+            addresses: list[int | None] = [self._block_address]
             try:
                 for memory in given:
                     memory.ticket = ticket
                     addresses.append(memory.address)
                 context.launched.append(launched)
-                arguments = self._layout.pack(*addresses, *vals)
+                arguments = self._pack(*addresses, *vals)
             except (AttributeError, TypeError, struct.error):
                 context.launched.take_back(launched)
                 self.refuse(bufs, vals)

@@ -119,7 +119,10 @@ def load(chips: str, *, seed: int = 0, version: int = VERSION, recovers: bool = 
             The reference says that a process which met one must be restarted.
     """
     library = Library(chips, seed, version, recovers)
-    _loaded.append(library)  # whoever holds an address may call it until the process ends
+    _loaded.append(library)
+    # Whoever holds an address may call it until the process ends, from finalizers too that Python
+    # calls when it has let go of all modules. So nothing frees this.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
     return library
 
 

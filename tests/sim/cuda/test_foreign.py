@@ -100,6 +100,22 @@ def test_functions_have_the_addresses_of_the_model(tmp_path: Path) -> None:
     assert ran.stdout == "1\n"
 
 
+def test_functions_are_there_when_python_has_let_go_of_all_modules() -> None:
+    """As those of a real one, for finalizers that call them when the process ends."""
+    code = (
+        "import ctypes, gc\nfrom gpu.sim.cuda import library\n"
+        "address = library.functions('gh100')['cuDriverGetVersion']\n"
+        "version = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)\n"
+        "library._loaded.clear()\n"
+        "gc.collect()\n"
+        "held = [bytes(1 << 12) for _ in range(1000)]  # in what may have been freed\n"
+        "number = ctypes.c_int()\n"
+        "print(version(ctypes.addressof(number)), number.value)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "0 13000\n"
+
+
 @pytest.mark.parametrize("distance", [24, 4096, 64 << 10])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_functions_are_what_an_assembler_makes_of_them(
