@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -293,8 +294,7 @@ class Group(Unpicklable):
     ) -> Tensor:
         """A collective of all ranks, whose result has `shape`, started."""
         own = _bytes_of(tensor)
-        count = int(np.prod(shape))
-        buffer = Arriving(str(tensor.device), count, tensor.dtype)
+        buffer = Arriving(str(tensor.device), math.prod(shape), tensor.dtype)
         out = buffer.incoming
         assert out is not None
 

@@ -118,7 +118,7 @@ def own_rank() -> int:
 
 def members(across: Across, rank: int) -> list[int]:
     """The ranks that make a call together with `rank`, in the order of their places."""
-    inner = int(np.prod(across.ranks[across.number + 1 :]))
+    inner = math.prod(across.ranks[across.number + 1 :])
     size = across.ranks[across.number]
     first = rank - rank // inner % size * inner
     return [first + place * inner for place in range(size)]
