@@ -22,9 +22,10 @@ SIZES: dict[str, int] = {
 
 # structure.member -> (offset, bytes)
 FIELDS: dict[str, tuple[int, int]] = {
-    "nir_builder.exact": (16, 1), "nir_builder.shader": (24, 8), "nir_def.num_components": (28, 1),
-    "nir_def.bit_size": (29, 1), "nir_src.ssa": (24, 8), "nir_alu_instr.def": (40, 32),
-    "nir_alu_instr.src": (72, 0), "nir_alu_src.src": (0, 32), "nir_alu_src.swizzle": (32, 16),
+    "nir_builder.exact": (16, 1), "nir_builder.fp_fast_math": (20, 4),
+    "nir_builder.shader": (24, 8), "nir_def.num_components": (28, 1), "nir_def.bit_size": (29, 1),
+    "nir_src.ssa": (24, 8), "nir_alu_instr.def": (40, 32), "nir_alu_instr.src": (72, 0),
+    "nir_alu_src.src": (0, 32), "nir_alu_src.swizzle": (32, 16),
     "nir_load_const_instr.def": (32, 32), "nir_load_const_instr.value": (64, 0),
     "nir_intrinsic_instr.def": (40, 32), "nir_intrinsic_instr.num_components": (72, 1),
     "nir_intrinsic_instr.const_index": (76, 32), "nir_intrinsic_instr.src": (120, 0),
@@ -111,10 +112,15 @@ INTRINSICS: dict[str, tuple[int, int, dict[str, int]]] = {
 CONSTANTS: dict[str, int] = {
     "ACCESS_CAN_REORDER": 64, "ACCESS_NON_WRITEABLE": 16,
     "FLOAT_CONTROLS_DENORM_PRESERVE_FP16": 512, "FLOAT_CONTROLS_DENORM_PRESERVE_FP32": 1024,
-    "FLOAT_CONTROLS_DENORM_PRESERVE_FP64": 2048, "FLOAT_CONTROLS_ROUNDING_MODE_RTE_FP16": 32768,
+    "FLOAT_CONTROLS_DENORM_PRESERVE_FP64": 2048, "FLOAT_CONTROLS_INF_PRESERVE_FP16": 8,
+    "FLOAT_CONTROLS_INF_PRESERVE_FP32": 16, "FLOAT_CONTROLS_INF_PRESERVE_FP64": 32,
+    "FLOAT_CONTROLS_NAN_PRESERVE_FP16": 64, "FLOAT_CONTROLS_NAN_PRESERVE_FP32": 128,
+    "FLOAT_CONTROLS_NAN_PRESERVE_FP64": 256, "FLOAT_CONTROLS_ROUNDING_MODE_RTE_FP16": 32768,
     "FLOAT_CONTROLS_ROUNDING_MODE_RTE_FP32": 65536, "FLOAT_CONTROLS_ROUNDING_MODE_RTE_FP64": 131072,
-    "IR3_CONST_ALLOC_PUSH_CONSTS": 0, "IR3_PUSH_CONSTS_PER_STAGE": 1, "IR3_SINGLE_OR_DOUBLE": 1,
-    "MESA_SHADER_COMPUTE": 5, "NIR_MEMORY_ACQ_REL": 3, "SCOPE_WORKGROUP": 4,
-    "SYSTEM_VALUE_LOCAL_INVOCATION_ID": 42, "SYSTEM_VALUE_WORKGROUP_ID": 47, "nir_jump_break": 2,
-    "nir_var_mem_global": 1048576, "nir_var_mem_shared": 524288,
+    "FLOAT_CONTROLS_SIGNED_ZERO_PRESERVE_FP16": 1, "FLOAT_CONTROLS_SIGNED_ZERO_PRESERVE_FP32": 2,
+    "FLOAT_CONTROLS_SIGNED_ZERO_PRESERVE_FP64": 4, "IR3_CONST_ALLOC_PUSH_CONSTS": 0,
+    "IR3_PUSH_CONSTS_PER_STAGE": 1, "IR3_SINGLE_OR_DOUBLE": 1, "MESA_SHADER_COMPUTE": 5,
+    "NIR_MEMORY_ACQ_REL": 3, "SCOPE_WORKGROUP": 4, "SYSTEM_VALUE_LOCAL_INVOCATION_ID": 42,
+    "SYSTEM_VALUE_WORKGROUP_ID": 47, "nir_jump_break": 2, "nir_var_mem_global": 1048576,
+    "nir_var_mem_shared": 524288,
 }

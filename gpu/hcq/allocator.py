@@ -110,15 +110,22 @@ class HCQAllocator:
             raise InvalidType(f"mapping a {type(array).__name__}: give a numpy array")
         if not array.flags.c_contiguous or not array.nbytes:
             raise InvalidValue("mapping an array that is empty or not contiguous")
-        device = self._device
+        place = array.ctypes.data
+        return self.adopt(self._device.port.memory.map_host, place, array.nbytes)
 
-        def map_it() -> Memory:
-            memory = device.port.memory.map_host(array.ctypes.data, array.nbytes)
-            device.adopt(memory)
+    def adopt(self, take: Callable[[int, int], Memory], address: int, size: int) -> HCQBuffer:
+        """A buffer over memory of someone else, which is not used again when it is freed.
+
+        ``take(address, size)`` has the port map it, under the lock; errors are its.
+        """
+
+        def adopted() -> Memory:
+            memory = take(address, size)
+            self._device.adopt(memory)
             return memory
 
-        memory = device.exclusively(map_it)
-        return HCQBuffer(Allocation(memory, device, reusable=False), 0, array.nbytes)
+        memory = self._device.exclusively(adopted)
+        return HCQBuffer(Allocation(memory, self._device, reusable=False), 0, size)
 
     def _buffer(self, whole: int, kind: MemoryKind, size: int) -> HCQBuffer:
         """A buffer of ``size`` bytes in memory of ``whole``; under the lock.

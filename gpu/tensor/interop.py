@@ -302,7 +302,8 @@ class Interop(Operands):
         is a multiple of 16; all that the process does there is waited for first. On CL `ptr` is a
         `cl_mem` of the device's context; it is retained. With an image for a `dtype` it is an image
         of that size and kind. On METAL it is an MTLBuffer, such as `data_ptr()` of a tensor on MPS
-        that is no view, or the address of shared memory; what computes there has ended before.
+        that is no view, or the address of shared memory; what computes there has ended before. On
+        QCOM it is an address of the GPU, in any object of KGSL of this process, or of the host.
 
         The caller keeps the memory alive, and unchanged, as long as the tensor or something that
         was not computed yet needs it. Writing to the tensor gives it memory of its own. Tensors
@@ -310,7 +311,7 @@ class Interop(Operands):
 
         Raises:
             InvalidValue: an address that is zero, or not a multiple of the size of an element; on
-                CUDA and METAL one of no memory of the GPU, or of too little.
+                CUDA, METAL and QCOM one of no memory of the GPU, or of too little.
             Unsupported: a device that cannot use such memory; an offset on CL.
         """
         from gpu.tensor import sharing
@@ -324,11 +325,9 @@ class Interop(Operands):
         begin, behind = integer(ptr, "ptr"), integer(offset, "offset")
         address = begin + behind
         if not 0 < begin <= address <= WORD or address % element.itemsize:
-            where = f" and offset {behind}" if behind else ""
-            raise InvalidValue(
-                f"ptr must be an address of 64 bits that is a multiple of {element.itemsize}, of "
-                f"{element.name}; got {begin:#x}{where}"
-            )
+            where = f"{begin:#x} and offset {behind}" if behind else f"{begin:#x}"
+            what = f"ptr must be an address of 64 bits that is a multiple of {element.itemsize}, of"
+            raise InvalidValue(f"{what} {element.name}; got {where}")
         if 0 in sizes:
             return cls._wrap(own(G.const(0, sizes, element, name)))
         if math.prod(sizes) * element.itemsize > WORD - address:

@@ -117,6 +117,35 @@ def test_constants_alone(device: str) -> None:
     assert one.atanh().item() == complex(np.inf, 0)
 
 
+ZEROING: dict[str, Callable[[Any], Any]] = {
+    "x * 0": lambda x: x * 0.0,
+    "x * -0": lambda x: x * -0.0,
+    "0 / x": lambda x: 0.0 / x,
+    "x - x": lambda x: x - x,
+    "x / x": lambda x: x / x,
+    "x * 0 + 1": lambda x: x * 0.0 + 1.0,
+    "-(0 - x)": lambda x: -(0.0 - x),
+    "x * (x - x)": lambda x: x * (x - x),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy warns of all of it
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_nothing_is_left_out_for_a_zero(name: str, device: str) -> None:
+    """Infinities, NaN and zeros with signs are values to a compiler, also where a zero is known."""
+    if getattr(dtypes, name) in Device[device].renderer.target.native.lacking:
+        return
+    if device.startswith("WEBGPU") and name == "float16":
+        return  # WGSL lets compilers take it that there are none, and halves have no way around
+    x = np.array([np.inf, -np.inf, np.nan, -2.0, 3.0, -0.0, 0.0, 1.0], name)
+    for text, function in ZEROING.items():
+        found, wanted = function(Tensor(x, device=device)).numpy(), function(x)
+        numbers = ~np.isnan(wanted)
+        np.testing.assert_array_equal(found, wanted, text)
+        signs = np.signbit(found)[numbers], np.signbit(wanted)[numbers]
+        np.testing.assert_array_equal(*signs, err_msg=f"{text}: signs of zeros")
+
+
 def test_zero_that_is_added(device: str) -> None:
     x = Tensor([complex(-0.0, 0)], dtype="complex64", device=device)
     assert not np.signbit(x.expm1().real.item())

@@ -26,8 +26,10 @@ PAIR = ("CPU", "CPU:1")
 
 
 def pair(device: str) -> tuple[str, str]:
-    """The device and one more of its kind."""
+    """The device and one more of its kind, or the CPU where there is none."""
     kind, _, index = device.partition(":")
+    if kind == "QCOM":  # KGSL has one GPU
+        return device, "CPU"
     return device, f"{kind}:{int(index or 0) + 1}"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache, partial
 
 from gpu.backends.hcq.graph import QueueGraph
-from gpu.backends.hcq.memory import QueueAllocator
 from gpu.backends.hcq.timer import QueueTimer
+from gpu.backends.qcom.memory import AdrenoAllocator
 from gpu.backends.qcom.program import disassemble, load_program
 from gpu.backends.qcom.toolchain import check_renderer, toolchain_of
 from gpu.core.config import config
@@ -31,7 +31,7 @@ class QCOMDevice(Compiled):
         self.queues = queues
         super().__init__(
             device,
-            QueueAllocator(queues),
+            AdrenoAllocator(queues),
             *toolchain_of(queues.port.chip.name),
             partial(load_program, queues),
             partial(QueueGraph, queues),

@@ -12,6 +12,10 @@ A quotient of almost twice as many bits takes two such steps, by a multiple of y
 are always taken. For larger ones, in any lane, y is first multiplied by the power of two that
 brings it next to x, and divided step by step until it is y again. So it is for the largest x, of
 which multiples of y could overflow: steps on large ones are made with a quarter of both.
+
+Where y is so small that its lower half may be subnormal, which some devices take for zero, all is
+done with both times a power of two. A dividend that is too large for that is brought near to y
+times that power first, which is a multiple of y.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ class _Format(NamedTuple):
         quotient: bits that a step takes off a quotient.
         shift: two to this power is less than `quotient`, so that a shift may divide in its place.
         scale: the largest power of two that y is multiplied by at once.
+        lift: the power of two that both are multiplied by where y is small.
     """
 
     bits: DType
@@ -45,6 +50,7 @@ class _Format(NamedTuple):
     quotient: int
     shift: int
     scale: int
+    lift: int
 
     @property
     def most(self) -> int:
@@ -53,8 +59,8 @@ class _Format(NamedTuple):
 
 
 _FORMATS: Final = {
-    dtypes.float32: _Format(dtypes.int32, 23, 127, 12, 12, 3, 120),
-    dtypes.float64: _Format(dtypes.int64, 52, 1023, 27, 26, 4, 1000),
+    dtypes.float32: _Format(dtypes.int32, 23, 127, 12, 12, 3, 120, 64),
+    dtypes.float64: _Format(dtypes.int64, 52, 1023, 27, 26, 4, 1000, 512),
 }
 _SCALINGS: Final = 3  # by powers of two, from the smallest float to the largest
 
@@ -69,15 +75,27 @@ def fmod(b: Builder[Any], x: Any, y: Any) -> Any:
     size, by = b.op("abs", x), b.op("abs", y)
     infinity = b.like(x, math.inf)
     defined = b.op("and", b.lt(size, infinity), b.lt(b.like(y, 0), by))
-    near = b.mul(size, b.like(x, 2.0 ** (1 - 2 * form.quotient)))
+    one, lift = b.like(x, 1), b.like(x, 2.0**form.lift)
+    lower = b.like(x, 2.0**-form.lift)
+    small = b.lt(by, b.like(y, 2.0 ** (4 - form.lift)))
+    lifted = b.where(small, lift, one)
+    first = b.where(b.lt(size, b.like(x, 2.0 ** (form.lift - 4))), lifted, one)
+    deep = b.op("and", defined, b.lt(first, lifted))
+    by, begun = b.mul(by, lifted), b.mul(size, first)
+    near = b.mul(begun, b.like(x, 2.0 ** (1 - 2 * form.quotient)))
     large = b.op("le", b.like(x, 2.0 ** (form.bias - 1)), size)
     far = b.op("and", defined, b.op("or", b.op("le", by, near), large))
-    (rest,) = b.repeat(far, 1, (size,), lambda rest: (_brought_near(b, form, rest, by, defined),))
+
+    def bring(rest: Any, later: Any) -> tuple[Any, Any]:
+        return b.mul(_brought_near(b, form, rest, by, defined), later), one
+
+    rounds = b.add(b.cast(far, dtypes.int32), b.cast(deep, dtypes.int32))
+    (rest, _) = b.repeat(rounds, 2, (begun, b.where(deep, lift, one)), bring)
     upper = b.mul(by, b.like(x, 2.0**form.quotient))
     rest = _step(b, form, rest, b.where(b.lt(upper, infinity), upper, by))
     rest = _step(b, form, rest, by)
     rest = b.where(b.lt(rest, b.like(x, 0)), b.add(rest, by), rest)
-    rest = b.where(b.lt(by, infinity), rest, size)
+    rest = b.where(b.lt(by, infinity), b.mul(rest, b.where(small, lower, one)), size)
     sign = b.op("and", b.bitcast(x, form.bits), b.const(form.bits, form.bits.min))
     signed = b.bitcast(b.op("or", b.bitcast(rest, form.bits), sign), dtype)
     return b.where(defined, signed, b.like(x, math.nan))
@@ -95,9 +113,10 @@ def _step(b: Builder[V], form: _Format, rest: V, by: V) -> V:
 def _brought_near(b: Builder[V], form: _Format, rest: V, by: V, defined: V) -> V:
     """`rest`, where it is `defined`, less a multiple of `by`: at most a few times `by` is left."""
     zero = b.const(form.bits, 0)
-    distance = b.sub(_exponent(b, form, rest), _exponent(b, form, by))
+    size = b.op("abs", rest)
+    distance = b.sub(_exponent(b, form, size), _exponent(b, form, by))
     distance = b.op("max", b.where(defined, distance, zero), zero)
-    quartered = b.lt(b.like(rest, 1), rest)
+    quartered = b.lt(b.like(rest, 1), size)
     part = b.where(quartered, b.like(rest, 0.25), b.like(rest, 1))
     scaled, left = by, distance
     for _ in range(_SCALINGS):

@@ -49,7 +49,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ir3_isa_disasm": (None, (c_char_p, c_int, c_void_p, c_void_p)),
     "ralloc_free": (None, (c_void_p,)),
 }
-_VERSION: Final = 1  # of what is done here around Mesa, for cache keys
+_VERSION: Final = 2  # of what is done here around Mesa, for cache keys
 _WORD: Final = 4
 _MOST_BRANCHES: Final = 64
 _MOST_BITS: Final = 32  # of what one register holds

@@ -42,7 +42,7 @@ _MACHINES: Final = {
     "sm_100": (classes.BLACKWELL_COMPUTE_A, 64),
     "sm_120": (classes.BLACKWELL_COMPUTE_B, 48),
 }
-_VERSION: Final = 1  # of what is done here around Mesa, for cache keys
+_VERSION: Final = 2  # of what is done here around Mesa, for cache keys
 _PARAMETER_BANK: Final = 0
 
 

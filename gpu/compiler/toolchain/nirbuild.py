@@ -18,11 +18,17 @@ from gpu.compiler.nir_text import ALU, NirInst, NirProgram
 from gpu.compiler.toolchain.mesalib import offset
 
 _POINTER: Final = ctypes.c_void_p
-_FLOAT_CONTROLS: Final = sum(
-    mesa.CONSTANTS[f"FLOAT_CONTROLS_{what}_FP{bits}"]
-    for what in ("DENORM_PRESERVE", "ROUNDING_MODE_RTE")
-    for bits in (16, 32, 64)
-)
+
+
+def _controls(*names: str) -> int:
+    """Bits of `float_controls` for floats of all widths."""
+    flags = mesa.CONSTANTS
+    return sum(flags[f"FLOAT_CONTROLS_{name}_FP{bits}"] for name in names for bits in (16, 32, 64))
+
+
+_KEPT: Final = _controls("SIGNED_ZERO_PRESERVE", "INF_PRESERVE", "NAN_PRESERVE")
+"""Without these Mesa takes x * 0 for 0, of infinities and NaN too, even in exact operations."""
+_FLOAT_CONTROLS: Final = _KEPT | _controls("DENORM_PRESERVE", "ROUNDING_MODE_RTE")
 
 _FIXED_COMPONENTS: Final = frozenset(
     {"barrier", "decl_reg", "load_local_invocation_id", "load_workgroup_id"}
@@ -90,6 +96,7 @@ class NirBuilder(ABC):
         at = ctypes.addressof(self._builder)
         # Nothing is fused or reassociated.
         c_uint8.from_address(at + offset("nir_builder.exact")).value = 1
+        c_int32.from_address(at + offset("nir_builder.fp_fast_math")).value = _KEPT
         self.shader: int = c_uint64.from_address(at + offset("nir_builder.shader")).value
         self._defs: list[int] = []
 

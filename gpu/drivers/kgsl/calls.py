@@ -140,6 +140,17 @@ class Kgsl:
             raise
         return Object(number, args.gpuaddr, args.size, args.flags)
 
+    def object_at(self, address: int) -> Object | None:
+        """The object of this process that an address of the GPU lies in; None where none does."""
+        args = kgsl.kgsl_gpumem_get_info(gpuaddr=address)
+        try:
+            self._call(kgsl.IOCTL_KGSL_GPUMEM_GET_INFO, args)
+        except TransportError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return None
+        return Object(args.id, args.gpuaddr, args.size, args.flags)
+
     def free(self, number: int) -> None:
         """Gives an object back."""
         self._call(kgsl.IOCTL_KGSL_GPUOBJ_FREE, kgsl.kgsl_gpuobj_free(id=number))

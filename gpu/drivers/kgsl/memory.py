@@ -8,6 +8,7 @@ range (GPUOBJ_SYNC). Objects belong to the process: they outlive contexts.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class Use(Enum):
     RING = ("the ring", _COMBINED | kgsl.KGSL_MEMFLAGS_GPUREADONLY, True)
     CODE = ("code", _COMBINED | kgsl.KGSL_MEMFLAGS_GPUREADONLY, True)
     HOST = ("memory of this process", _CACHED, False)
+    FOREIGN = ("memory of another user of the GPU", 0, False)
 
     def __init__(self, label: str, flags: int, mapped: bool):
         self.label = label
@@ -149,7 +151,7 @@ class KgslMemory:
     def __init__(self, kgsl_file: Kgsl, name: str):
         self._kgsl = kgsl_file
         self._name = name
-        self._live: dict[int, GpuObject] = {}
+        self._live: dict[GpuObject, None] = {}  # in the order that they came in
         self._of: dict[Memory, GpuObject] = {}
         self._freed: deque[GpuObject] = deque(maxlen=_REMEMBERED)
 
@@ -185,23 +187,68 @@ class KgslMemory:
 
     def map_host(self, address: int, size: int) -> Memory:
         """As `MemoryPort.map_host`, where the kernel grants that the GPU sees caches."""
-        start = align_down(address, PAGE)
-        whole = align_up(address + size, PAGE) - start
         with Undo() as undo:
-            made = self._kgsl.import_host(start, whole, Use.HOST.flags)
-            undo.add(self._kgsl.free, made.id)
-            held = GpuObject(made, whole, Use.HOST, 0, undo)
+            held = self._import(address, size, undo)
             if not held.is_coherent:
                 raise Unsupported(
                     f"{self._name} does not see the processor's caches (KGSL grants no"
                     " IOCOHERENT): copy the array to the GPU"
                 )
             held.undo = undo.take()
-        self._live[made.id] = held
-        place = GpuVA(made.address + address - start)
+        self._live[held] = None
+        place = GpuVA(held.address + address % PAGE)
         memory = Memory(place, size, MemoryKind.SYSTEM, MemoryWindow(address, size))
         self._of[memory] = held
         return memory
+
+    def adopt(self, address: int, size: int) -> Memory:
+        """Memory that another user has, in place, for as long as that one keeps it.
+
+        An address of the GPU in an object of this process, made by whomever; any other is one of
+        the process's own, whose pages are imported. What the processor's caches have of it is
+        written back: nobody but the GPU may store to it from here on. The host reads it through
+        the GPU. Raises InvalidValue for an object that ends before it does, and an address of
+        neither.
+        """
+        with Undo() as undo:
+            made = self._kgsl.object_at(address)
+            if made is None:
+                held = self._import(address, size, undo)
+                place = held.address + address % PAGE
+            else:
+                held, place = GpuObject(made, made.size, Use.FOREIGN, 0, undo), address
+                if (left := made.address + made.size - address) < size:
+                    raise InvalidValue(
+                        f"the object of KGSL at {made.address:#x} has {made.size:,} bytes, of which"
+                        f" {left:,} are from {address:#x} on, and the tensor needs {size:,}"
+                    )
+            if not held.is_coherent:
+                clean = kgsl.KGSL_GPUMEM_CACHE_TO_GPU
+                start = align_down(place - held.address, _LINE)
+                end = min(align_up(place - held.address + size, _LINE), held.size)
+                self._kgsl.sync(held.made.id, start, end - start, clean)
+            held.undo = undo.take()
+        self._live[held] = None
+        memory = Memory(GpuVA(place), size, MemoryKind.VRAM, None)
+        self._of[memory] = held
+        return memory
+
+    def _import(self, address: int, size: int, undo: Undo) -> GpuObject:
+        """Pages of the process; ``undo`` frees them. Raises InvalidValue where there are none."""
+        start = align_down(address, PAGE)
+        whole = align_up(address + size, PAGE) - start
+        try:
+            made = self._kgsl.import_host(start, whole, Use.HOST.flags)
+        except TransportError as error:
+            if error.errno not in (errno.EFAULT, errno.EINVAL):
+                raise
+            raise InvalidValue(
+                f"{size:,} bytes at {address:#x} are in no object of KGSL, and are no memory of"
+                " this process that it takes: an address of the GPU is that of an object that this"
+                " process has, one of the host that of memory that it can write"
+            ) from error
+        undo.add(self._kgsl.free, made.id)
+        return GpuObject(made, whole, Use.HOST, 0, undo)
 
     def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
         """As `MemoryPort.map_peer`: always Unsupported.
@@ -228,7 +275,7 @@ class KgslMemory:
             undo.add(self._kgsl.free, made.id)
             host = self._map(made, whole, undo) if use.mapped else 0
             held = GpuObject(made, whole, use, host, undo.take())
-        self._live[made.id] = held
+        self._live[held] = None
         return held
 
     def _allocate(self, size: int, use: Use) -> Object:
@@ -250,7 +297,7 @@ class KgslMemory:
 
     def drop(self, held: GpuObject) -> None:
         """Frees an object; nothing on the GPU uses it any more."""
-        del self._live[held.made.id]
+        del self._live[held]
         self._freed.append(held)
         held.undo.close()
 
@@ -258,26 +305,26 @@ class KgslMemory:
         """Frees all that is left. All is tried before an error is raised."""
         self._of.clear()
         with Undo() as undo:
-            for held in list(self._live.values()):
+            for held in list(self._live):
                 undo.add(self.drop, held)
 
     @property
     def in_use(self) -> int:
         """Bytes of all objects."""
-        return sum(held.size for held in self._live.values())
+        return sum(held.size for held in self._live)
 
     # For reports
 
     def extents(self) -> list[GpuObject]:
         """All objects."""
-        return list(self._live.values())
+        return list(self._live)
 
     def nearest(self, address: int) -> GpuObject | None:
         """The object that an address is in, was in before it was freed, or is behind."""
-        for held in (*self._live.values(), *reversed(self._freed)):
+        for held in (*self._live, *reversed(self._freed)):
             if address in held:
                 return held
-        before = [each for each in self._live.values() if each.address <= address]
+        before = [each for each in self._live if each.address <= address]
         return max(before, key=lambda each: each.address, default=None)
 
     def describe(self, address: int) -> str:
@@ -288,13 +335,13 @@ class KgslMemory:
         name = f"{near.size:#x} bytes of {near.label} at {near.address:#x}"
         if address not in near:
             return f"{address - near.address - near.size:#x} bytes behind {name}"
-        freed = "" if self._live.get(near.made.id) is near else ", which was freed"
+        freed = "" if near in self._live else ", which was freed"
         return f"{address - near.address:#x} into {name}{freed}"
 
     def read(self, address: int, size: int) -> bytes | None:
         """Bytes at an address of the GPU, None where the host does not see them."""
         near = self.nearest(address)
-        if near is None or not near.host or self._live.get(near.made.id) is not near:
+        if near is None or not near.host or near not in self._live:
             return None
         start = address - near.address
         window = self._window(near)

@@ -114,6 +114,18 @@ def test_floats_are_not_contracted_and_subnormals_are_kept(arch: str) -> None:
 
 @pytest.mark.usefixtures("mesa")
 @pytest.mark.parametrize("arch", TESTED)
+def test_a_product_with_zero_is_computed(arch: str) -> None:
+    """It is NaN for infinities, and has a sign."""
+    k = Kernel(a=(dtypes.float32, 64), b=(dtypes.float32, 64))
+    i = k.loop(64, kind="grid")
+    k.store(k.b, i, k.alu("mul", k.load(k.a, i), k.const(0.0, dtypes.float32)))
+    k.end(i)
+    text = compiled(arch, k.program()).assembly.lower()
+    assert "fmul" in text and "ld.global" in text
+
+
+@pytest.mark.usefixtures("mesa")
+@pytest.mark.parametrize("arch", TESTED)
 def test_nvidias_disassembler_reads_the_code(arch: str) -> None:
     if shutil.which("nvdisasm") is None:
         pytest.skip("nvdisasm is not in PATH (package nvidia-cuda-nvdisasm)")
