@@ -218,13 +218,19 @@ def changed(**replaced: str) -> K.Kernel:
     return parse_kernel(text)
 
 
-PARTS = {"declared": "a: f16[4096]", "operand": "cast.f32(a[64*i + r])", "combines": "add= mul"}
+PARTS = {
+    "declared": "a: f16[4096]", "operand": "cast.f32(a[64*i + r])", "combines": "add= mul",
+    "last": "b: f16[4096] global", "columns": "loop j serial 64", "steps": "loop r serial 64",
+}  # fmt: skip
+AT_LAUNCH = f"{PARTS['last']}; n 0..3"
 OTHERS: dict[str, Callable[[], K.Kernel]] = {
     "float32 is never rounded": lambda: changed(declared="a: f32[4096]", operand="a[64*i + r]"),
     "not of 16 bits": lambda: changed(operand="mul(cast.f32(a[64*i + r]), 2.0:f32)"),
     "no product of matrices": lambda: changed(combines="max= mul"),
     "one factor depends on all": lambda: Product(1, 64, 64).kernel(),
     "one would be of use": lambda: Product(2, 3, 64).kernel(),
+    "independent loops, of known": lambda: changed(last=AT_LAUNCH, columns="loop j serial 16*n"),
+    "reduction .* of known": lambda: changed(last=AT_LAUNCH, steps="loop r serial 16*n"),
 }
 
 

@@ -37,7 +37,7 @@ def product_nest(body: K.Block) -> ProductNest:
         around.append(loop.var)
         body = loop.body
     nest = reduction_nest(body)
-    if nest is None:
+    if nest is None or any(v.stop is not None for v in (*nest.independent, *nest.reduction)):
         raise IllegalOpt("no reduction inside independent loops, of known lengths")
     value, mask = nest.update.value, ALWAYS
     while value.kind == "alu" and value.attr == ("where",) and _is_zero(value.args[2]):
