@@ -182,7 +182,14 @@ def memory_of_others_is_not_looked_at(patch: Patcher) -> None:
 
 @mutation("a_launch_is_given_packed_arguments")
 def arguments_are_not_those_that_are_given(patch: Patcher) -> None:
-    patch.setattr(program, "_address", _gives(0))
+    real = CudaProgram.load
+
+    def load(self: CudaProgram) -> None:
+        real(self)
+        pack = self._pack
+        self._pack = lambda block, *words: pack(block, *(0 for _ in words))
+
+    patch.setattr(CudaProgram, "load", load)
 
 
 @mutation("wrong_arguments_are_refused")
