@@ -13,9 +13,9 @@ are always taken. For larger ones, in any lane, y is first multiplied by the pow
 brings it next to x, and divided step by step until it is y again. So it is for the largest x, of
 which multiples of y could overflow: steps on large ones are made with a quarter of both.
 
-Where y is so small that its lower half may be subnormal, which some devices take for zero, all is
-done with both times a power of two. A dividend that is too large for that is brought near to y
-times that power first, which is a multiple of y.
+On devices that take subnormal numbers for zero, where y is so small that its lower half may be one,
+all is done with both times a power of two. A dividend that is too large for that is brought near to
+y times that power first, which is a multiple of y.
 """
 
 from __future__ import annotations
@@ -65,37 +65,46 @@ _FORMATS: Final = {
 _SCALINGS: Final = 3  # by powers of two, from the smallest float to the largest
 
 
-def fmod(b: Builder[Any], x: Any, y: Any) -> Any:
-    """C's fmod: exact, with the sign of `x`; NaN where `x` is infinite or `y` is 0."""
+def fmod(b: Builder[Any], x: Any, y: Any, *, flushes: bool = False) -> Any:
+    """C's fmod: exact, with the sign of `x`; NaN where `x` is infinite or `y` is 0.
+
+    With `flushes` also on a device that takes subnormal numbers for zero.
+    """
     dtype = b.dtype(x)
     if dtype.bits < dtypes.float32.bits:
         wide = b.op("fmod", b.cast(x, dtypes.float32), b.cast(y, dtypes.float32))
         return b.cast(wide, dtype)
     form = _FORMATS[dtype]
     size, by = b.op("abs", x), b.op("abs", y)
-    infinity = b.like(x, math.inf)
+    begun, one, infinity = size, b.like(x, 1), b.like(x, math.inf)
     defined = b.op("and", b.lt(size, infinity), b.lt(b.like(y, 0), by))
-    one, lift = b.like(x, 1), b.like(x, 2.0**form.lift)
-    lower = b.like(x, 2.0**-form.lift)
-    small = b.lt(by, b.like(y, 2.0 ** (4 - form.lift)))
-    lifted = b.where(small, lift, one)
-    first = b.where(b.lt(size, b.like(x, 2.0 ** (form.lift - 4))), lifted, one)
-    deep = b.op("and", defined, b.lt(first, lifted))
-    by, begun = b.mul(by, lifted), b.mul(size, first)
+    if flushes:
+        lift = b.like(x, 2.0**form.lift)
+        small = b.lt(by, b.like(y, 2.0 ** (4 - form.lift)))
+        lifted = b.where(small, lift, one)
+        first = b.where(b.lt(size, b.like(x, 2.0 ** (form.lift - 4))), lifted, one)
+        deep = b.op("and", defined, b.lt(first, lifted))
+        by, begun = b.mul(by, lifted), b.mul(size, first)
     near = b.mul(begun, b.like(x, 2.0 ** (1 - 2 * form.quotient)))
     large = b.op("le", b.like(x, 2.0 ** (form.bias - 1)), size)
     far = b.op("and", defined, b.op("or", b.op("le", by, near), large))
 
-    def bring(rest: Any, later: Any) -> tuple[Any, Any]:
-        return b.mul(_brought_near(b, form, rest, by, defined), later), one
+    def bring(rest: Any) -> Any:
+        return _brought_near(b, form, rest, by, defined)
 
-    rounds = b.add(b.cast(far, dtypes.int32), b.cast(deep, dtypes.int32))
-    (rest, _) = b.repeat(rounds, 2, (begun, b.where(deep, lift, one)), bring)
+    if flushes:
+        rounds = b.add(b.cast(far, dtypes.int32), b.cast(deep, dtypes.int32))
+        carried = begun, b.where(deep, lift, one)
+        (rest, _) = b.repeat(rounds, 2, carried, lambda r, later: (b.mul(bring(r), later), one))
+    else:
+        (rest,) = b.repeat(far, 1, (begun,), lambda r: (bring(r),))
     upper = b.mul(by, b.like(x, 2.0**form.quotient))
     rest = _step(b, form, rest, b.where(b.lt(upper, infinity), upper, by))
     rest = _step(b, form, rest, by)
     rest = b.where(b.lt(rest, b.like(x, 0)), b.add(rest, by), rest)
-    rest = b.where(b.lt(by, infinity), b.mul(rest, b.where(small, lower, one)), size)
+    if flushes:
+        rest = b.mul(rest, b.where(small, b.like(x, 2.0**-form.lift), one))
+    rest = b.where(b.lt(by, infinity), rest, size)
     sign = b.op("and", b.bitcast(x, form.bits), b.const(form.bits, form.bits.min))
     signed = b.bitcast(b.op("or", b.bitcast(rest, form.bits), sign), dtype)
     return b.where(defined, signed, b.like(x, math.nan))

@@ -13,6 +13,7 @@ what native operations give at their edges here: `gpu/compiler/lower/edges.py` s
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from gpu.compiler.ir.builder import Builder
@@ -36,6 +37,7 @@ class Legalizer(Builder[V]):
     def __init__(self, inner: Builder[V], native: Native):
         self.inner, self.native = inner, native
         self._indirect = native.storage_only | native.compute_as_float32
+        self._derivations = DERIVATIONS | (WHERE_FLUSHED if native.flushes else {})
 
     def dtype(self, x: V) -> DType:
         """The element type of `x`."""
@@ -77,7 +79,7 @@ class Legalizer(Builder[V]):
         return self._derive(name, args)
 
     def _derive(self, name: str, args: tuple[V, ...]) -> V:
-        derived: V = DERIVATIONS[name](self, *args)
+        derived: V = self._derivations[name](self, *args)
         return derived
 
     def _narrow_op(self, name: str, dtype: DType, args: tuple[V, ...]) -> V:
@@ -270,3 +272,5 @@ DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
     "exp": exp, "exp2": exp2, "expm1": expm1, "log2": log2, "sin": sin,
     **{name: _dot(name) for name in DOTS},
 }  # fmt: skip
+# In their place on devices that take subnormal numbers for zero.
+WHERE_FLUSHED: Final[dict[str, Callable[..., Any]]] = {"fmod": partial(fmod, flushes=True)}

@@ -42,6 +42,12 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+def printed(code: str) -> str:
+    """What Python prints when it runs this in a process of its own."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_program_finds_it_by_its_name(tmp_path: Path, status: int) -> None:
     program = str(tmp_path / "program.py")
@@ -79,8 +85,7 @@ def test_in_another_process_nothing_is_initialised(tmp_path: Path) -> None:
     path = tmp_path / SONAME
     path.write_bytes(shared_object(["cuInit", "cuMemFree_v2"], platform.machine()))
     code = f"import ctypes; x = ctypes.CDLL({str(path)!r}); print(x.cuInit(0), x.cuMemFree_v2(0))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "3 3\n"
+    assert printed(code) == "3 3\n"
 
 
 def test_functions_have_the_addresses_of_the_model(tmp_path: Path) -> None:
@@ -96,8 +101,7 @@ def test_functions_have_the_addresses_of_the_model(tmp_path: Path) -> None:
         "assert len(table) > 100\n"
         "print(ctypes.CDLL('libcuda.so.1').cuInit(7))\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "1\n"
+    assert printed(code) == "1\n"
 
 
 def test_functions_are_there_when_python_has_let_go_of_all_modules() -> None:
@@ -112,8 +116,7 @@ def test_functions_are_there_when_python_has_let_go_of_all_modules() -> None:
         "number = ctypes.c_int()\n"
         "print(version(ctypes.addressof(number)), number.value)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "0 13000\n"
+    assert printed(code) == "0 13000\n"
 
 
 @pytest.mark.parametrize("distance", [24, 4096, 64 << 10])
