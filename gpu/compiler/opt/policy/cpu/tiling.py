@@ -42,7 +42,7 @@ SHORT: Final = 8
 NARROW: Final = 4
 PARTIALS: Final = 8
 # How often elements are used at least, so that tiles are worth it, and so that copies are.
-AGAIN: Final = 2
+AGAIN: Final = 1.5
 OFTEN: Final = 3
 # How many times as often inside one more loop, so that a copy is made there.
 DEEPER: Final = 1.2
