@@ -197,8 +197,8 @@ kernel narrow(out: f32[{size}] global, a: f32[{read}] global, b: f32[{weights}] 
 """
 
 
-@pytest.mark.parametrize("side", [2, 3, 7])
-@pytest.mark.parametrize("channels", [300, 448, 512, 515, 1024])
+@pytest.mark.parametrize("side", [3, 7])
+@pytest.mark.parametrize("channels", [448, 512, 1024])
 def test_weights_of_small_images_are_loaded_in_vectors(side: int, channels: int) -> None:
     outputs, row = 256, side + 2
     kernel = SMALL_IMAGES.format(
