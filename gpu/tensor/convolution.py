@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from gpu.compiler.ir.dims import is_symbolic
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, promote, to_dtype
@@ -54,9 +55,10 @@ class Convolution(Arithmetic):
         steps, spacing = each(stride, rank, "stride", 1), each(dilation, rank, "dilation", 1)
         window = Window(kernel.shape[2:], steps, spacing, ())
         window = window._replace(padding=_padding(padding, window))
-        padded = surround(self._node, window.padding)
         counts = window.counts(self.shape[2:])
-        product = _correlate(padded, kernel._node, groups, window, counts, element)
+        reached, window = _within(kernel._node, window, self.shape[2:], counts)
+        padded = surround(self._node, window.padding)
+        product = _correlate(padded, reached, groups, window, counts, element)
         return self._wrap(product)._with_bias(bias, rank, dtype)
 
     def conv_transpose2d(
@@ -140,6 +142,31 @@ def _padding(padding: Each | str, window: Window) -> Pairs:
     if any(step != 1 for step in window.stride):
         raise InvalidValue(f"padding 'same' needs a stride of 1, got {window.stride}")
     return tuple(((n - 1) // 2, n - 1 - (n - 1) // 2) for n in window.spans)
+
+
+def _within(weight: Node, window: Window, sizes: Shape, counts: Shape) -> tuple[Node, Window]:
+    """A weight without the elements that only ever meet padding, and its window.
+
+    There are some where an axis is shorter than the padding around it, as in the last layers of a
+    network for large images that is given small ones.
+    """
+    if any(is_symbolic(n) for n in (*sizes, *counts)) or 0 in counts:
+        return weight, window
+    kept, padding = [], []
+    axes = zip(sizes, counts, *window, strict=True)
+    for size, count, taps, stride, dilation, (low, high) in axes:
+        # Those that the last window has before the axis, and the first one behind it.
+        first = max(0, -((low - (count - 1) * stride) // -dilation))
+        end = min(taps, -((size + low) // -dilation))
+        if first >= end:  # none meets the axis
+            first, end = 0, taps
+        kept.append((first, end - first, 1))
+        padding.append((low - first * dilation, high - (taps - end) * dilation))
+    taken = tuple(count for _, count, _ in kept)
+    if taken == window.taps:
+        return weight, window
+    whole = [(0, n, 1) for n in weight.shape[:2]]
+    return G.slice_(weight, [*whole, *kept]), window._replace(taps=taken, padding=tuple(padding))
 
 
 def _transposed_sizes(window: Window, sizes: Shape) -> Shape:

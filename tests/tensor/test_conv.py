@@ -77,6 +77,33 @@ def test_conv_transpose(seed: int, device: str) -> None:
     )
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_conv_of_images_that_are_smaller_than_the_padding(seed: int, device: str) -> None:
+    rng, rank = rng_for("small images", seed), seed % 3 + 1
+    sizes = rng.integers(1, 4, rank).tolist()
+    kernel, padding, dilation = [], [], []
+    for size in sizes:  # not all elements of a window meet one of these, or none does
+        kernel.append(int(rng.integers(1, 6)))
+        dilation.append(int(rng.integers(1, 4)))
+        span = dilation[-1] * (kernel[-1] - 1) + 1
+        padding.append(max(-(-(span - size) // 2), 0) + int(rng.integers(0, 3)))
+    stride = rng.integers(1, 4, rank).tolist()
+    options: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+    operands = [rng.normal(size=shape) for shape in ((2, 2, *sizes), (3, 2, *kernel))]
+    assert_gradients(
+        device,
+        lambda x, w: x.conv2d(w, **options),
+        lambda x, w: CONV[rank](x, w, **options),
+        [x.astype(DTYPES[seed % 2]) for x in operands],
+    )
+
+
+def test_padding_that_no_image_reaches_is_not_computed() -> None:
+    x, w = Tensor.ones(2, 3, 1, 4), Tensor.ones(5, 3, 3, 3).contiguous()
+    cost = x.contiguous().realize().conv2d(w.realize(), padding=1).explain()
+    assert cost.operations == 2 * 2 * 5 * 4 * 3 * 3  # of three rows of the weight one
+
+
 def test_conv_on_every_device(device: str) -> None:
     rng = rng_for("every")
     x, w = (rng.normal(size=s).astype("float32") for s in ((2, 4, 5, 6), (6, 2, 3, 2)))

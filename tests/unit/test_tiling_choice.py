@@ -182,6 +182,47 @@ def test_copies_fit_the_cache(
         assert np.prod(buf.shape) * buf.dtype.itemsize <= CORES[32].far
 
 
+SMALL_IMAGES = """\
+kernel narrow(out: f32[{size}] global, a: f32[{read}] global, b: f32[{weights}] global)
+  loop n serial {outputs}
+    loop i serial {side}
+      loop j serial {side}
+        alloc s: f32[] private
+        s[] = 0.0:f32
+        loop c serial {channels}
+          loop u serial 3
+            loop v serial 3
+              s[] add= mul(a[{area}*c + {row}*i + {row}*u + j + v], b[{taps}*n + 9*c + 3*u + v])
+        out[{side}*{side}*n + {side}*i + j] = s[]
+"""
+
+
+@pytest.mark.parametrize("side", [3, 7])
+@pytest.mark.parametrize("channels", [448, 512, 1024])
+def test_weights_of_small_images_are_loaded_in_vectors(side: int, channels: int) -> None:
+    outputs, row = 256, side + 2
+    kernel = SMALL_IMAGES.format(
+        size=side * side * outputs,
+        read=row * row * channels,
+        weights=9 * channels * outputs,
+        outputs=outputs,
+        channels=channels,
+        side=side,
+        row=row,
+        area=row * row,
+        taps=9 * channels,
+    )
+    target = replace(LANES, vector_bytes=64, registers=32, workers=2)
+    chosen = choose(parse_kernel(kernel), target)
+    assert chosen is not None
+    nest = reduction_nest(parse_kernel(kernel).body)
+    assert nest is not None
+    (lane,) = (var for var in nest.independent if var.name == chosen.lane)
+    copied = {copy.operand for copy in chosen.copies}
+    for number, operand in enumerate(nest.operands):
+        assert abs(operand.steps.get(lane) or 0) <= 1 or number in copied
+
+
 @pytest.mark.parametrize("combined", ["sin(mul({a}, {b}))", "fmod({a}, {b})", "exp(sub({a}, {b}))"])
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 61, 90), (40, 64, 7), (120, 120, 33)])
 def test_tiles_of_costly_operations_are_little_text(combined: str, m: int, n: int, k: int) -> None:

@@ -210,6 +210,8 @@ class Costs:
                 loads += times * self._vector_loads(operand, lane, lanes, near, partial)
                 if not near and self._split(operand, lane) > 1:
                     waits += times * core.crossing
+                if not near and abs(operand.steps[lane] or 0) > self.target.near_step:
+                    conflicts += self._conflicts(operand, rows | {lane: vectors * lanes})
                 kept.append(times if along_sum else vectors)
             elif not along_sum or self.inner in operand.moves:
                 shared = self._shared(number, rows, written)

@@ -42,7 +42,7 @@ SHORT: Final = 8
 NARROW: Final = 4
 PARTIALS: Final = 8
 # How often elements are used at least, so that tiles are worth it, and so that copies are.
-AGAIN: Final = 2
+AGAIN: Final = 1.5
 OFTEN: Final = 3
 # How many times as often inside one more loop, so that a copy is made there.
 DEEPER: Final = 1.2
@@ -123,7 +123,8 @@ def tilings(kernel: K.Kernel, target: Target) -> list[tuple[float, Tiling]]:
         tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
     whole_sums = (t for tile in tiles for t in _tilings(costs, tile, _orders(nest, tile)))
     found = [costs.launched(tiling) for tiling in whole_sums]
-    if not found or is_grid or costs.is_near(min(found, key=itemgetter(0))[1]):
+    best = min(found, key=itemgetter(0), default=(0.0, None))[1]
+    if best is None or is_grid or (costs.is_near(best) and not _lacks_copy(costs, best)):
         return found
     blocked = (t for tile in tiles for t in _tilings(costs, tile, _blocked(costs, tile)))
     return found + [(time / GAIN, tiling) for time, tiling in map(costs.launched, blocked)]
@@ -249,6 +250,15 @@ def _needs_copy(costs: Costs, operand: Operand, tile: _Tile) -> bool:
     return apart or bool(operand.masked)
 
 
+def _lacks_copy(costs: Costs, tiling: Tiling) -> bool:
+    """Whether lanes are loaded one by one, since a copy would take more than the cache has."""
+    lane, copied = costs.loops[tiling.lane], {copy.operand for copy in tiling.copies}
+    apart = (
+        n for n, o in enumerate(costs.operands) if lane in o.moves and not _is_near(costs, o, lane)
+    )
+    return any(number not in copied for number in apart)
+
+
 def _loads_as_it_lies(costs: Costs, tile: _Tile) -> bool:
     """Whether an operand that is loaded in vectors need not be copied."""
     along = (operand for operand in costs.operands if tile.lane in operand.moves)
@@ -309,6 +319,7 @@ def _blocked(costs: Costs, tile: _Tile) -> Iterator[Order]:
 
     Inside is as much of the lanes, or of the rows, as lets what a block reads stay in the second
     level of a cache; that is read again for each tile of the others, which stays in the first.
+    Loops that are no rows are around all of this, or inside a block, which they then read again.
     """
     nest, lane, outer = costs.nest, tile.lane, costs.nest.reduction[0]
     rows = [var for var in nest.independent if tile.sizes[var] > 1 and var is not lane]
@@ -327,13 +338,17 @@ def _blocked(costs: Costs, tile: _Tile) -> Iterator[Order]:
         most = costs.core.far // 2 // (itemsize * block[1] * (nest.steps // outer.extent))
         for var, size in (tiles[-1], tiles[0]):
             around = [(other, own) for other, own in tiles if other is not var]
-            if math.prod(other.extent / own for other, own in around) < OFTEN:
-                continue
             whole = rounded_up(var.extent, tile.lanes) if var is lane else var.extent
             groups = {most // size * size, most // size // 2 * size} - {0}
-            for fits in {min(group, whole) for group in groups}:
-                if var is not lane or fits % size == 0:
-                    yield _counted([*others, (var, fits), block, *around, (var, size)], var)
+            if most >= size:  # as many for each worker
+                count = costs.target.workers * -(-whole // (most * costs.target.workers))
+                groups.add(rounded_up(-(-whole // count), size))
+            for outside, inside in ((others, []), ([], others))[: 1 + bool(others)]:
+                again = math.prod(other.extent / own for other, own in (*inside, *around))
+                for fits in {min(group, whole) for group in groups} if again >= OFTEN else ():
+                    if var is not lane or fits % size == 0:
+                        loops = [*outside, (var, fits), block, *inside, *around, (var, size)]
+                        yield _counted(loops, var)
 
 
 def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> Order:
